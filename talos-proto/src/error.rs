@@ -1,0 +1,187 @@
+//! What can go wrong with a call, told apart by what somebody would do about it.
+
+use std::error::Error;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tonic::{Code, ConnectError, Status};
+
+/// A call that failed: which, of which node, through which endpoint, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{call} of {node} through {endpoint}")]
+pub struct CallError {
+    /// The method or resource, for instance `Version` or `ServicePIDs/cri`.
+    pub call: String,
+    /// The node that was meant.
+    pub node: IpAddr,
+    /// The endpoint that was asked last.
+    pub endpoint: String,
+    /// Why it failed.
+    #[source]
+    pub why: Why,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Why {
+    /// The endpoint could not be reached; nothing was sent.
+    #[error("cannot connect")]
+    Connect(#[source] Status),
+    /// The endpoint was reached but TLS failed: wrong CA, refused client certificate, a name that does not match.
+    #[error("TLS: {problem}")]
+    Tls {
+        /// What rustls says, which holds no secret.
+        problem: String,
+    },
+    /// The certificate's roles do not allow it.
+    #[error("not authorized: the certificate's roles do not allow it")]
+    NotAuthorized,
+    /// No such resource, file or image.
+    #[error("not found")]
+    NotFound,
+    /// This Talos does not know the method or resource type: it is older, or the node is a worker.
+    #[error("not supported by this Talos")]
+    NotSupported,
+    /// The endpoint answered, but could not reach the node.
+    #[error("the endpoint cannot reach the node: {message}")]
+    TargetUnreachable {
+        /// The proxy's words.
+        message: String,
+    },
+    /// No answer in time.
+    #[error("no answer within {after:?}")]
+    Deadline {
+        /// The call's own limit.
+        after: Duration,
+    },
+    /// The connection broke after the request was sent: it may have been done.
+    #[error("the connection broke before the answer")]
+    Broken(#[source] Status),
+    /// The node refused; the words are kept back where they may hold a secret.
+    #[error("refused: {code:?}{}", message.as_deref().map(|text| format!(": {text}")).unwrap_or_default())]
+    Refused {
+        /// The gRPC code.
+        code: Code,
+        /// The words of the status, `None` for calls whose words may hold a secret.
+        message: Option<String>,
+    },
+    /// The reply did not decode or lacks what it must hold.
+    #[error("the reply makes no sense: {problem}")]
+    Reply {
+        /// What is wrong.
+        problem: String,
+    },
+    /// Nothing was sent, for the lease does not allow it now.
+    #[error(transparent)]
+    NoPermit(#[from] crate::permit::NoPermit),
+}
+
+impl Why {
+    /// Whose failure it is: true when another endpoint may well answer.
+    #[must_use]
+    pub fn is_endpoint(&self) -> bool {
+        matches!(self, Why::Connect(_) | Why::Tls { .. })
+    }
+
+    /// Whether the request cannot have been done: a mutating call may be sent again only then.
+    #[must_use]
+    pub fn nothing_sent(&self) -> bool {
+        matches!(self, Why::Connect(_) | Why::Tls { .. } | Why::NoPermit(_))
+    }
+
+    /// Sorts a status. `secret`: the words may hold a credential (ApplyConfiguration) and are dropped.
+    #[must_use]
+    pub fn of(status: Status, after: Duration, secret: bool) -> Self {
+        if let Some(connect) = find::<ConnectError>(&status) {
+            return tls_problem(connect).map_or(Why::Connect(status), |problem| Why::Tls { problem });
+        }
+        // With TLS 1.3 the server judges our certificate after our side of the handshake is done: its alert arrives
+        // as a broken connection.
+        if let Some(problem) = tls_problem(&status) {
+            return Why::Tls { problem };
+        }
+        // A status with a source was made on this side: the connection broke. One without came from the server.
+        let ours = status.source().is_some();
+        let message = || if secret { None } else { Some(status.message().to_owned()) };
+        match status.code() {
+            Code::NotFound => Why::NotFound,
+            Code::PermissionDenied if status.message().contains("is not supported") => Why::NotSupported,
+            Code::PermissionDenied if status.message() == "not authorized" => Why::NotAuthorized,
+            Code::Unimplemented => Why::NotSupported,
+            Code::DeadlineExceeded => Why::Deadline { after },
+            Code::Cancelled if status.message().contains("Timeout") => Why::Deadline { after },
+            _ if ours => Why::Broken(status),
+            Code::Unavailable => Why::TargetUnreachable { message: message().unwrap_or_default() },
+            code => Why::Refused { code, message: message() },
+        }
+    }
+}
+
+fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a E> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// rustls' words, which io::Error wraps without naming as its source.
+fn tls_problem(error: &(dyn Error + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(tls) = error.downcast_ref::<rustls::Error>() {
+            return Some(tls.to_string());
+        }
+        if let Some(inner) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref)
+            && let Some(tls) = inner.downcast_ref::<rustls::Error>()
+        {
+            return Some(tls.to_string());
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// The whole chain of an error in one line, outermost first.
+#[must_use]
+pub fn chain(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        let text = error.to_string();
+        // tonic and hyper repeat their source in their own words.
+        if !words.ends_with(&text) {
+            words.push_str(": ");
+            words.push_str(&text);
+        }
+        next = error.source();
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts are those of talos-captures read.jsonl.
+    #[test]
+    fn w05_the_two_meanings_of_permission_denied() {
+        let sort = |status| Why::of(status, Duration::from_secs(1), false);
+        assert!(matches!(sort(Status::permission_denied("not authorized")), Why::NotAuthorized));
+        let older = Status::permission_denied("resource type \"BootIDs.runtime.talos.dev\" is not supported");
+        assert!(matches!(sort(older), Why::NotSupported));
+        assert!(matches!(sort(Status::unimplemented("unknown method X")), Why::NotSupported));
+        assert!(matches!(sort(Status::not_found("no")), Why::NotFound));
+        assert!(matches!(sort(Status::unavailable("connection error: desc = …")), Why::TargetUnreachable { .. }));
+    }
+
+    #[test]
+    fn the_words_of_a_refused_apply_are_dropped() {
+        let status = Status::invalid_argument("diff: -password: old +password: new");
+        let error = Why::of(status, Duration::from_secs(1), true);
+        assert_eq!(error.to_string(), "refused: InvalidArgument");
+    }
+}

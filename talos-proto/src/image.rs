@@ -1,0 +1,84 @@
+//! The image service of Talos >= 1.13, as the pull proof uses it: the namespace `system` of the CRI containerd, where
+//! no application's image is (talos-captures, point 16).
+
+use std::time::Duration;
+
+use crate::error::CallError;
+use crate::node::{Kind, MAX_MESSAGE, Node, Service, timed};
+use crate::permit::Permit;
+use crate::proto::common::{ContainerDriver, ContainerdInstance, ContainerdNamespace};
+use crate::proto::machine::image_service_client::ImageServiceClient;
+use crate::proto::machine::{
+    ImageServiceListRequest, ImageServicePullRequest, ImageServiceRemoveRequest, image_service_pull_response,
+};
+
+fn system() -> Option<ContainerdInstance> {
+    Some(ContainerdInstance { driver: ContainerDriver::Cri.into(), namespace: ContainerdNamespace::NsSystem.into() })
+}
+
+impl Node {
+    /// The names of the images in `system`; a tagged image has three: tag, `repo@digest` and the bare digest.
+    ///
+    /// # Errors
+    /// Any [`CallError`].
+    pub async fn system_images(&self) -> Result<Vec<String>, CallError> {
+        self.call(Kind::read("ImageService.List"), |service, limit| async move {
+            let request = timed(ImageServiceListRequest { containerd: system() }, limit);
+            let mut stream = client(service).list(request).await?.into_inner();
+            let mut names = Vec::new();
+            while let Some(image) = stream.message().await? {
+                names.push(image.name);
+            }
+            Ok(names)
+        })
+        .await
+    }
+
+    /// Pulls an image into `system` with the configured credential and answers its digest-pinned name. A present image
+    /// is answered without asking the registry; a refused credential is never answered, for Talos goes on trying
+    /// (talos-captures, point 13): `limit` is the only end.
+    ///
+    /// # Errors
+    /// Any [`CallError`]; [`crate::error::Why::Deadline`] for a refused credential and an unreachable registry alike.
+    pub async fn pull_system_image(&self, permit: Permit, image: &str, limit: Duration) -> Result<String, CallError> {
+        let kind = Kind { name: "ImageService.Pull", timeout: limit, write: true, secret: true };
+        permit.spend(limit).map_err(|no| self.error(kind.name, no.into()))?;
+        let pulled = self
+            .call(kind, |service, limit| async move {
+                let request = ImageServicePullRequest { containerd: system(), image_ref: image.to_owned() };
+                let mut stream = client(service).pull(timed(request, limit)).await?.into_inner();
+                let mut pulled = None;
+                while let Some(reply) = stream.message().await? {
+                    if let Some(image_service_pull_response::Response::Name(name)) = reply.response {
+                        pulled = Some(name);
+                    }
+                }
+                Ok(pulled)
+            })
+            .await?;
+        pulled.ok_or_else(|| self.nonsense(kind.name, "the pull ended without a name".into()))
+    }
+
+    /// Removes one name from `system`; gone already is as good.
+    ///
+    /// # Errors
+    /// Any [`CallError`]; needs os:admin.
+    pub async fn remove_system_image(&self, permit: Permit, name: &str) -> Result<(), CallError> {
+        let kind = Kind { write: true, ..Kind::read("ImageService.Remove") };
+        permit.spend(kind.timeout).map_err(|no| self.error(kind.name, no.into()))?;
+        let answer = self
+            .call(kind, |service, limit| async move {
+                let request = ImageServiceRemoveRequest { containerd: system(), image_ref: name.to_owned() };
+                client(service).remove(timed(request, limit)).await
+            })
+            .await;
+        match answer {
+            Err(error) if matches!(error.why, crate::error::Why::NotFound) => Ok(()),
+            answer => answer.map(|_| ()),
+        }
+    }
+}
+
+fn client(service: Service) -> ImageServiceClient<Service> {
+    ImageServiceClient::new(service).max_decoding_message_size(MAX_MESSAGE)
+}

@@ -1,0 +1,341 @@
+//! Calls to one node.
+//!
+//! `node` metadata always carries one address without a port: with `nodes` a refusal hides inside an OK reply and COSI
+//! refuses it altogether (talos-captures, point 8).
+
+use std::future::Future;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tonic::metadata::MetadataValue;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+use crate::channel::{Route, Talos};
+use crate::error::{CallError, Why};
+use crate::permit::Permit;
+use crate::proto::machine::machine_service_client::MachineServiceClient;
+use crate::proto::machine::{self, apply_configuration_request, reboot_request};
+use crate::version::TalosVersion;
+
+/// The limit of a call that reads.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(8);
+/// The limit of an etcd call, which has no answer at all where etcd does not run (talos-captures, point 11).
+pub const ETCD_TIMEOUT: Duration = Duration::from_secs(5);
+/// apid's own limit for a message (Talos `pkg/machinery/constants`, `GRPCMaxMessageSize`); tonic's default is 4 MiB.
+pub const MAX_MESSAGE: usize = 32 << 20;
+
+/// One node, reached through the endpoints or directly.
+#[derive(Clone, Debug)]
+pub struct Node {
+    talos: Talos,
+    address: IpAddr,
+    direct: bool,
+}
+
+/// The interceptor that names the node and ourselves in each request's metadata.
+#[derive(Clone)]
+pub(crate) struct Header {
+    node: Option<MetadataValue<tonic::metadata::Ascii>>,
+}
+
+impl tonic::service::Interceptor for Header {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(node) = &self.node {
+            request.metadata_mut().insert("node", node.clone());
+        }
+        // talosctl sends it with each call (`pkg/machinery/client/grpc_connection_wrapper.go`).
+        request.metadata_mut().insert("runtime", MetadataValue::from_static("Talos"));
+        Ok(request)
+    }
+}
+
+pub(crate) type Service = InterceptedService<Channel, Header>;
+
+/// What a call is for messages and how it may be repeated.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) timeout: Duration,
+    /// A write is sent to another endpoint only when nothing can have been sent to the first.
+    pub(crate) write: bool,
+    /// The status message may hold a secret.
+    pub(crate) secret: bool,
+}
+
+impl<'a> Kind<'a> {
+    pub(crate) fn read(name: &'a str) -> Self {
+        Self { name, timeout: READ_TIMEOUT, write: false, secret: false }
+    }
+}
+
+impl Node {
+    pub(crate) fn new(talos: Talos, address: IpAddr, direct: bool) -> Self {
+        Self { talos, address, direct }
+    }
+
+    /// The same node, dialled at its own address: the quickest way to see it come back, for another apid backs off for
+    /// up to 15 s from a target that it saw down (talos-captures, point 11).
+    #[must_use]
+    pub fn directly(&self) -> Node {
+        Self { direct: true, ..self.clone() }
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// The cluster's Talos API.
+    #[must_use]
+    pub fn talos(&self) -> &Talos {
+        &self.talos
+    }
+
+    /// Sends a call, through the next endpoint when the failure is the endpoint's.
+    pub(crate) async fn call<T, F>(&self, kind: Kind<'_>, send: impl Fn(Service, Duration) -> F) -> Result<T, CallError>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        let error = |endpoint: &dyn std::fmt::Display, why| CallError {
+            call: kind.name.to_owned(),
+            node: self.address,
+            endpoint: endpoint.to_string(),
+            why,
+        };
+        let routes = if self.direct {
+            vec![
+                self.talos
+                    .direct(self.address)
+                    .map_err(|wrong| error(&self.address, Why::Reply { problem: crate::error::chain(&wrong) }))?,
+            ]
+        } else {
+            self.talos.routes(self.address)
+        };
+        let _slot = self.talos.in_flight().acquire().await;
+        let mut last = None;
+        let mut unreachable = 0;
+        let begun = self.talos.clock().now();
+        for route in routes {
+            // A permit covers one timeout: the attempts of a write share it, so that the last cannot land after it.
+            let spent = if kind.write { self.talos.clock().now().since(begun) } else { Duration::ZERO };
+            let attempt = Kind { timeout: kind.timeout.saturating_sub(spent), ..kind };
+            let answer = self.send(&route, attempt, &send).await;
+            let why = match answer {
+                Ok(reply) => return Ok(reply),
+                Err(why) => why,
+            };
+            // Both "endpoint cannot reach the node" and "the connection broke" are worth one other endpoint when the
+            // call only reads; then the node counts as down.
+            let retry = if why.is_endpoint() {
+                self.talos.bench(&route.endpoint);
+                true
+            } else if !kind.write && matches!(why, Why::TargetUnreachable { .. } | Why::Broken(_)) {
+                unreachable += 1;
+                unreachable < 2
+            } else {
+                false
+            };
+            last = Some(error(&route.endpoint, why));
+            if !retry || (kind.write && self.talos.clock().now().since(begun) >= kind.timeout) {
+                break;
+            }
+        }
+        Err(last.unwrap_or_else(|| error(&"no endpoint", Why::Reply { problem: "there is no endpoint".into() })))
+    }
+
+    async fn send<T, F>(&self, route: &Route, kind: Kind<'_>, send: impl Fn(Service, Duration) -> F) -> Result<T, Why>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        self.talos.count();
+        let node = (!route.direct).then(|| MetadataValue::try_from(self.address.to_string()));
+        let node = node.transpose().map_err(|_| Why::Reply { problem: "the address is no metadata".into() })?;
+        let service = InterceptedService::new(route.channel.clone(), Header { node });
+        match self.talos.clock().timeout(kind.timeout, send(service, kind.timeout)).await {
+            Ok(answer) => answer.map_err(|status| Why::of(status, kind.timeout, kind.secret)),
+            Err(_) => Err(Why::Deadline { after: kind.timeout }),
+        }
+    }
+
+    /// The Talos version that the node runs.
+    ///
+    /// # Errors
+    /// Any [`CallError`].
+    pub async fn version(&self) -> Result<TalosVersion, CallError> {
+        let kind = Kind::read("Version");
+        let reply =
+            self.call(kind, |service, limit| async move { client(service).version(timed((), limit)).await }).await?;
+        let tag = reply.into_inner().messages.into_iter().next().and_then(|message| message.version);
+        let tag = tag.map(|version| version.tag).unwrap_or_default();
+        tag.parse().map_err(|wrong: crate::version::NotAVersion| self.nonsense(kind.name, wrong.to_string()))
+    }
+
+    /// The content of a file; needs os:admin.
+    ///
+    /// # Errors
+    /// Any [`CallError`]; [`Why::NotFound`] when there is no such file.
+    pub async fn read_file(&self, path: &str) -> Result<Vec<u8>, CallError> {
+        let name = format!("Read {path}");
+        self.call(Kind::read(&name), |service, limit| async move {
+            let request = timed(machine::ReadRequest { path: path.to_owned() }, limit);
+            let mut stream = client(service).read(request).await?.into_inner();
+            let mut bytes = Vec::new();
+            while let Some(data) = stream.message().await? {
+                bytes.extend_from_slice(&data.bytes);
+            }
+            Ok(bytes)
+        })
+        .await
+    }
+
+    /// Replaces the machine config. The reply is judged here and then dropped, and so are the words of a refusal:
+    /// both can hold the password in clear (talos-captures, point 7).
+    ///
+    /// # Errors
+    /// [`Why::NoPermit`] when the permit runs out too soon; [`Why::Broken`] or [`Why::Deadline`] when it may have been
+    /// applied; [`Why::Refused`] without words when the node refused; [`Why::Reply`] when an OK reply does not say
+    /// that the mode that was asked for was used.
+    pub async fn apply_configuration(&self, permit: Permit, data: &[u8], mode: Apply) -> Result<(), CallError> {
+        let kind = Kind { name: "ApplyConfiguration", timeout: mode.timeout(), write: true, secret: true };
+        permit.spend(kind.timeout).map_err(|no| self.error(kind.name, no.into()))?;
+        let wanted = mode.wire();
+        let reply = self
+            .call(kind, |service, limit| {
+                let request = machine::ApplyConfigurationRequest {
+                    data: data.to_vec(),
+                    mode: wanted.into(),
+                    dry_run: false,
+                    try_mode_timeout: mode.rollback().map(|after| prost_types::Duration {
+                        seconds: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
+                        nanos: i32::try_from(after.subsec_nanos()).unwrap_or(0),
+                    }),
+                };
+                async move { client(service).apply_configuration(timed(request, limit)).await }
+            })
+            .await?;
+        let messages = reply.into_inner().messages;
+        let [message] = messages.as_slice() else {
+            return Err(self.nonsense(kind.name, "the reply does not hold exactly one answer".into()));
+        };
+        if message.metadata.as_ref().is_some_and(|metadata| !metadata.error.is_empty()) {
+            let refused = Why::Refused { code: tonic::Code::Unknown, message: None };
+            return Err(self.error(kind.name, refused));
+        }
+        if message.mode() != wanted {
+            return Err(self.nonsense(kind.name, format!("the node says mode {:?}", message.mode())));
+        }
+        Ok(())
+    }
+
+    /// Asks for a reboot. OK proves nothing: it is answered before anything happens, also when it is asked twice, and
+    /// it may then not happen (talos-captures, point 12). Only another boot id does.
+    ///
+    /// # Errors
+    /// Any [`CallError`]; after [`Why::Broken`] or [`Why::Deadline`] it may have been accepted.
+    pub async fn reboot(&self, permit: Permit, timeout: Duration) -> Result<(), CallError> {
+        let kind = Kind { name: "Reboot", timeout, write: true, secret: false };
+        permit.spend(timeout).map_err(|no| self.error(kind.name, no.into()))?;
+        let request = machine::RebootRequest { mode: reboot_request::Mode::Default.into() };
+        let reply = self
+            .call(kind, |service, limit| async move { client(service).reboot(timed(request, limit)).await })
+            .await?;
+        let refused = reply.into_inner().messages.into_iter().find_map(|message| message.metadata);
+        match refused.map(|metadata| metadata.error).filter(|error| !error.is_empty()) {
+            Some(message) => {
+                Err(self.error(kind.name, Why::Refused { code: tonic::Code::Unknown, message: Some(message) }))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The etcd members as the cluster knows them; needs a leader.
+    ///
+    /// # Errors
+    /// Any [`CallError`]; [`Why::Deadline`] where etcd does not run.
+    pub async fn etcd_members(&self) -> Result<Vec<machine::EtcdMember>, CallError> {
+        let request = machine::EtcdMemberListRequest { query_local: false };
+        let reply = self
+            .call(Kind { timeout: ETCD_TIMEOUT, ..Kind::read("EtcdMemberList") }, |service, limit| async move {
+                client(service).etcd_member_list(timed(request, limit)).await
+            })
+            .await?;
+        Ok(reply.into_inner().messages.into_iter().flat_map(|message| message.members).collect())
+    }
+
+    /// The etcd member of this node as it sees itself and its leader.
+    ///
+    /// # Errors
+    /// Any [`CallError`]; [`Why::Deadline`] where etcd does not run, [`Why::NotSupported`] on a worker.
+    pub async fn etcd_status(&self) -> Result<machine::EtcdMemberStatus, CallError> {
+        let kind = Kind { timeout: ETCD_TIMEOUT, ..Kind::read("EtcdStatus") };
+        let reply = self
+            .call(kind, |service, limit| async move { client(service).etcd_status(timed((), limit)).await })
+            .await?;
+        let status = reply.into_inner().messages.into_iter().find_map(|message| message.member_status);
+        status.ok_or_else(|| self.nonsense(kind.name, "no member status".into()))
+    }
+
+    /// The alarms of all etcd members; one empty element stands for none (talos-captures, point 18).
+    ///
+    /// # Errors
+    /// Any [`CallError`]; [`Why::Deadline`] where etcd does not run.
+    pub async fn etcd_alarms(&self) -> Result<Vec<machine::EtcdMemberAlarm>, CallError> {
+        let kind = Kind { timeout: ETCD_TIMEOUT, ..Kind::read("EtcdAlarmList") };
+        let reply = self
+            .call(kind, |service, limit| async move { client(service).etcd_alarm_list(timed((), limit)).await })
+            .await?;
+        Ok(reply.into_inner().messages.into_iter().flat_map(|message| message.member_alarms).collect())
+    }
+
+    pub(crate) fn nonsense(&self, call: &str, problem: String) -> CallError {
+        self.error(call, Why::Reply { problem })
+    }
+
+    pub(crate) fn error(&self, call: &str, why: Why) -> CallError {
+        CallError { call: call.to_owned(), node: self.address, endpoint: "the endpoint".into(), why }
+    }
+}
+
+/// How a machine config is applied. AUTO may reboot, REBOOT does, STAGED waits for a boot: the product uses none of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Apply {
+    /// Persisted and active at once.
+    NoReboot,
+    /// Active at once and rolled back by Talos itself after that time unless it is made permanent.
+    Try(Duration),
+}
+
+impl Apply {
+    fn wire(self) -> apply_configuration_request::Mode {
+        match self {
+            Apply::NoReboot => apply_configuration_request::Mode::NoReboot,
+            Apply::Try(_) => apply_configuration_request::Mode::Try,
+        }
+    }
+
+    fn rollback(self) -> Option<Duration> {
+        match self {
+            Apply::NoReboot => None,
+            Apply::Try(after) => Some(after),
+        }
+    }
+
+    /// An apply of a large config on a busy control plane takes seconds, not minutes.
+    fn timeout(self) -> Duration {
+        Duration::from_secs(20)
+    }
+}
+
+fn client(service: Service) -> MachineServiceClient<Service> {
+    MachineServiceClient::new(service).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
+}
+
+/// A request whose limit travels as grpc-timeout, so that a proxy stops as well.
+pub(crate) fn timed<T>(message: T, limit: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(limit);
+    request
+}
