@@ -63,8 +63,8 @@ impl Node {
     ///
     /// # Errors
     /// Any [`CallError`]; needs os:admin.
-    pub async fn remove_system_image(&self, permit: Permit, name: &str) -> Result<(), CallError> {
-        let kind = Kind { write: true, ..Kind::read("ImageService.Remove") };
+    pub async fn remove_system_image(&self, permit: Permit, name: &str, limit: Duration) -> Result<(), CallError> {
+        let kind = Kind { write: true, timeout: limit, ..Kind::read("ImageService.Remove") };
         permit.spend(kind.timeout).map_err(|no| self.error(kind.name, no.into()))?;
         let answer = self
             .call(kind, |service, limit| async move {

@@ -94,8 +94,16 @@ impl Node {
         &self.talos
     }
 
-    /// Sends a call, through the next endpoint when the failure is the endpoint's.
+    /// Sends a call, through the next endpoint when the failure is the endpoint's. Boxed, for a dozen of these futures
+    /// are joined in one inventory and each is several kilobytes.
     pub(crate) async fn call<T, F>(&self, kind: Kind<'_>, send: impl Fn(Service, Duration) -> F) -> Result<T, CallError>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        Box::pin(self.over_routes(kind, send)).await
+    }
+
+    async fn over_routes<T, F>(&self, kind: Kind<'_>, send: impl Fn(Service, Duration) -> F) -> Result<T, CallError>
     where
         F: Future<Output = Result<T, Status>>,
     {
@@ -198,8 +206,14 @@ impl Node {
     /// [`Why::NoPermit`] when the permit runs out too soon; [`Why::Broken`] or [`Why::Deadline`] when it may have been
     /// applied; [`Why::Refused`] without words when the node refused; [`Why::Reply`] when an OK reply does not say
     /// that the mode that was asked for was used.
-    pub async fn apply_configuration(&self, permit: Permit, data: &[u8], mode: Apply) -> Result<(), CallError> {
-        let kind = Kind { name: "ApplyConfiguration", timeout: mode.timeout(), write: true, secret: true };
+    pub async fn apply_configuration(
+        &self,
+        permit: Permit,
+        data: &[u8],
+        mode: Apply,
+        timeout: Duration,
+    ) -> Result<(), CallError> {
+        let kind = Kind { name: "ApplyConfiguration", timeout, write: true, secret: true };
         permit.spend(kind.timeout).map_err(|no| self.error(kind.name, no.into()))?;
         let wanted = mode.wire();
         let reply = self
@@ -321,11 +335,6 @@ impl Apply {
             Apply::NoReboot => None,
             Apply::Try(after) => Some(after),
         }
-    }
-
-    /// An apply of a large config on a busy control plane takes seconds, not minutes.
-    fn timeout(self) -> Duration {
-        Duration::from_secs(20)
     }
 }
 

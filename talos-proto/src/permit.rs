@@ -63,6 +63,12 @@ impl Permit {
 
 /// Where permits come from: the held lease, or a test's stand-in.
 pub trait Permits: Send + Sync {
+    /// The timeout that a mutating call may have when it would like to have `wanted`. A lease allows at most a third of
+    /// its duration: a request must land before anybody else could take over.
+    fn limit(&self, wanted: Duration) -> Duration {
+        wanted
+    }
+
     /// A permit for one call that may take `timeout`.
     ///
     /// # Errors

@@ -1,0 +1,80 @@
+//! The pull proof: does the configured credential fetch a private image from this node?
+//!
+//! It proves the credential, not containerd: Talos's puller takes the credential from the machine config. The image
+//! goes into the namespace `system` of the CRI containerd, where applications' images are not, so that the layers that
+//! the node has are shared and a pull costs two HEAD requests (talos-captures, point 16); every name that the pull
+//! added is removed again.
+
+use std::time::Duration;
+
+use talos_proto::chain;
+use talos_proto::error::Why;
+use talos_proto::node::Node;
+use talos_proto::permit::{NoPermit, Permits};
+
+use crate::claims::Pull;
+use crate::credential::RegistryHost;
+use crate::facts::Facts;
+
+/// A refused credential is never answered, Talos goes on trying for 20 minutes: this is the only end.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+/// Removing a name may take that long.
+const REMOVE: Duration = Duration::from_secs(8);
+
+/// Pulls the first of `images` whose registry is among the desired hosts.
+///
+/// # Errors
+/// [`NoPermit`] when the lease does not allow it now; everything else is a [`Pull`].
+pub async fn check(
+    node: &Node,
+    permits: &dyn Permits,
+    facts: &Facts,
+    image: Option<(&RegistryHost, &str)>,
+) -> Result<Pull, NoPermit> {
+    let Some((host, image)) = image else {
+        return Ok(Pull::Unprovable("no --image was given".into()));
+    };
+    if facts.mirrored(host) {
+        return Ok(Pull::Unprovable(format!("a mirror may answer in the place of {host}")));
+    }
+    let before = match node.system_images().await {
+        Ok(names) => names,
+        Err(error) if matches!(error.why, Why::NotSupported) => {
+            return Ok(Pull::Unprovable("this Talos has no image service (1.13 has)".into()));
+        }
+        Err(error) => return Ok(Pull::Failed(chain(&error))),
+    };
+    if before.iter().any(|name| name == image) {
+        return Ok(Pull::Unprovable(format!("{image} is on the node already, so that no registry is asked")));
+    }
+    let limit = permits.limit(DEADLINE);
+    let permit = permits.permit(limit)?;
+    let answer = node.pull_system_image(permit, image, limit).await;
+    let pull = match answer {
+        Ok(name) => Pull::Proved(name),
+        Err(error) => match error.why {
+            Why::NoPermit(no) => return Err(no),
+            Why::Deadline { after } => Pull::Failed(format!(
+                "no answer to a pull of {image} within {after:?}: the credential is refused, or {host} cannot be reached from the node"
+            )),
+            Why::NotFound => Pull::Failed(format!("{host} says that {image} does not exist")),
+            // Its words can hold the credential (Talos PrepareAuth puts it into its error text).
+            why => Pull::Failed(format!("the pull of {image} failed: {why}")),
+        },
+    };
+    tidy(node, permits, &before).await?;
+    Ok(pull)
+}
+
+/// Removes what a pull added. A name that stays is not worth a failure: it costs the node nothing but the name.
+async fn tidy(node: &Node, permits: &dyn Permits, before: &[String]) -> Result<(), NoPermit> {
+    let Ok(after) = node.system_images().await else { return Ok(()) };
+    for name in after.iter().filter(|name| !before.contains(name)) {
+        let limit = permits.limit(REMOVE);
+        let permit = permits.permit(limit)?;
+        if let Err(error) = node.remove_system_image(permit, name, limit).await {
+            tracing::debug!(%name, error = %chain(&error), "the pulled name stays in the system namespace");
+        }
+    }
+    Ok(())
+}
