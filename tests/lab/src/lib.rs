@@ -1,1 +1,26 @@
-//! .
+//! A laboratory for `talos-ghcr`: simulated Talos nodes, a Kubernetes API and a private registry over real sockets, each
+//! lab in a loopback network of its own. It answers what real servers were recorded to answer and knows only the
+//! requests that the product makes; anything else is noted as unexpected and fails a test. It shares the wire's messages
+//! with the product and none of its rules.
+
+pub mod cli;
+pub mod cluster;
+mod control;
+pub mod faults;
+mod files;
+pub mod kube;
+pub mod net;
+pub mod options;
+pub mod pki;
+pub mod registry;
+pub mod talos;
+pub mod truth;
+
+#[cfg(test)]
+mod lab_test;
+#[cfg(test)]
+mod testing;
+
+pub use cluster::{Lab, StartError};
+pub use options::{Options, Share};
+pub use truth::{Held, Truth};

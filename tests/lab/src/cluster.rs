@@ -1,0 +1,426 @@
+//! A whole lab: nodes, Kubernetes, registry, and the files that point the product at them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
+use talos_proto::clock::Clock;
+use tokio::task::AbortHandle;
+use uuid::Uuid;
+
+use crate::faults::Faults;
+use crate::kube::kind::Kind;
+use crate::kube::objects::Machine;
+use crate::kube::{Kube, KubeOptions};
+use crate::net::{KUBE_PORT, Network};
+use crate::options::{Options, plan};
+use crate::pki::{Ca, ServerConfigError, talosconfig};
+use crate::registry::{self, Registry};
+use crate::talos::config::{Generated, machine_config_for};
+use crate::talos::log::{Entry, Log};
+use crate::talos::outside::Kubernetes as _;
+use crate::talos::{Node, NodeSpec, Role, Talos, TalosOptions};
+use crate::truth::{Counters, Held, LeaseTruth, NodeTruth, Truth, parsed};
+use crate::{control, files};
+
+/// The user of both credentials.
+pub const USER: &str = "puller";
+/// The Lease of the product, as far as the truth is concerned.
+pub const LEASE: (&str, &str) = ("kube-system", "talos-ghcr");
+/// The annotation of the product's fence on a Node.
+const FENCE: &str = "talos-ghcr/fence";
+
+/// Why a lab cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The options contradict themselves.
+    #[error("{0}")]
+    Options(String),
+    /// No network of its own.
+    #[error("no free loopback network")]
+    Network(#[source] io::Error),
+    /// A file of the lab.
+    #[error("cannot write {}", .0.display())]
+    File(PathBuf, #[source] io::Error),
+    /// The control socket.
+    #[error("cannot listen in {}", .0.display())]
+    Control(PathBuf, #[source] io::Error),
+    /// The Kubernetes API.
+    #[error("the Kubernetes API")]
+    Kube(#[from] ServerConfigError),
+    /// The registry.
+    #[error("the registry")]
+    Registry(#[from] registry::StartError),
+    /// The nodes.
+    #[error("the Talos nodes")]
+    Talos(#[from] crate::talos::StartError),
+    /// It did not settle.
+    #[error("the lab is not ready after 30 s: {0}")]
+    NotReady(String),
+}
+
+/// A running lab. Dropping it ends it.
+///
+/// Times that people wait for are scaled, and tests may scale them further by [`Options`].
+pub struct Lab {
+    dir: PathBuf,
+    _network: Network,
+    kube: Arc<Kube>,
+    registry: Arc<Registry>,
+    talos: Talos,
+    talos_ca: Arc<Ca>,
+    log: Arc<Log>,
+    faults: Arc<Faults>,
+    clock: Clock,
+    passwords: [String; 2],
+    /// The number of the last request before the counters were reset.
+    counted_from: AtomicU64,
+    control: Mutex<Option<AbortHandle>>,
+}
+
+impl Lab {
+    /// Starts a lab and waits until it has settled: all nodes Ready with the old credential configured and loaded, no
+    /// record, all pods Ready.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start(mut options: Options) -> Result<Arc<Self>, StartError> {
+        let absolute = fs::create_dir_all(&options.dir).and_then(|()| fs::canonicalize(&options.dir));
+        options.dir = absolute.map_err(|error| StartError::File(options.dir.clone(), error))?;
+        let listener =
+            control::listen(&options.dir).map_err(|error| StartError::Control(options.dir.clone(), error))?;
+        let ready = options.dir.join("ready");
+        match fs::remove_file(&ready) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StartError::File(ready, error)),
+            _ => {}
+        }
+        let network = Network::take().map_err(StartError::Network)?;
+        let planned = plan(&options, &network).map_err(StartError::Options)?;
+        let (log, faults): (Arc<Log>, Arc<Faults>) = (Arc::default(), Arc::default());
+        let passwords = ["old", "new"].map(|which| format!("{which}-{}", Uuid::new_v4().simple()));
+        let [old, new] = &passwords;
+        let registry = Registry::start(network.registry(), &[(USER, old), (USER, new)], Arc::clone(&log))?;
+        let machines = planned.iter().map(|node| Machine {
+            name: node.name.clone(),
+            address: node.address.to_string(),
+            control_plane: node.role == Role::ControlPlane,
+            talos: node.version.to_string(),
+        });
+        let kube_options = KubeOptions { machines: machines.collect(), pace: options.pace, sans: Vec::new() };
+        let kube = Kube::start(kube_options, Arc::clone(&log), Arc::clone(&faults))?;
+
+        let endpoint = format!("https://{}:{KUBE_PORT}", network.control_plane(options.endpoint));
+        let secret = STANDARD.encode([*Uuid::new_v4().as_bytes(), *Uuid::new_v4().as_bytes()].concat());
+        let host = registry.host();
+        let nodes = planned.iter().map(|node| {
+            let config = machine_config_for(&Generated {
+                role: node.role,
+                version: &node.version,
+                name: &node.name,
+                cluster_endpoint: &endpoint,
+                cluster_secret: &secret,
+                registry_host: &host,
+                user: USER,
+                password: old,
+                form: options.form,
+            });
+            let (name, version) = (node.name.clone(), node.version.to_string());
+            NodeSpec { name, address: node.address, role: node.role, version, config: config.into_bytes() }
+        });
+        let talos_ca = Arc::new(Ca::talos());
+        let mut talos_options = TalosOptions::new(Arc::clone(&talos_ca), nodes.collect());
+        talos_options.reboot_time = options.reboot_time;
+        talos_options.cri_health = options.cri_health;
+        talos_options.faults = Arc::clone(&faults);
+        let (kubernetes, images) = (Arc::clone(&kube), Arc::clone(&registry));
+        let talos = Talos::start(talos_options, kubernetes, images, Arc::clone(&log)).await?;
+        let lab = Arc::new(Self {
+            dir: options.dir.clone(),
+            _network: network,
+            kube,
+            registry,
+            talos,
+            talos_ca,
+            log,
+            faults,
+            clock: Clock::system(),
+            passwords,
+            counted_from: AtomicU64::new(0),
+            control: Mutex::default(),
+        });
+        lab.settle().await?;
+        lab.write_files(&endpoint)?;
+        let control = tokio::spawn(control::serve(Arc::downgrade(&lab), listener));
+        *lab.control.lock().unwrap_or_else(PoisonError::into_inner) = Some(control.abort_handle());
+        lab.reset_counters();
+        lab.write_ready(&ready)?;
+        Ok(lab)
+    }
+
+    /// Waits until nothing moves any more but heartbeats.
+    async fn settle(&self) -> Result<(), StartError> {
+        let start = self.clock.now();
+        while let Some(missing) = self.missing() {
+            if self.clock.now().since(start) > Duration::from_secs(30) {
+                return Err(StartError::NotReady(missing));
+            }
+            self.clock.sleep(Duration::from_millis(20)).await;
+        }
+        Ok(())
+    }
+
+    /// What is not yet as it should be at the start.
+    fn missing(&self) -> Option<String> {
+        let server = self.kube.servers().find(|server| !*server.listening().borrow());
+        if let Some(server) = server {
+            return Some(format!("{} does not listen", server.name()));
+        }
+        for node in self.talos.nodes() {
+            let seen = self.kube.node(node.name()).is_some_and(|seen| seen.ready);
+            let loaded = self.held(node.cri_loaded(&self.registry.host()));
+            if !node.is_up() || !seen || loaded != Held::Old {
+                return Some(format!("{} is not up, not Ready or has not loaded the old credential", node.name()));
+            }
+        }
+        let store = self.kube.store();
+        let pod = store.list(Kind::Pod).into_iter().find(|pod| !crate::kube::is_ready(pod));
+        if let Some(pod) = pod {
+            return Some(format!("the pod {} is not Ready", pod["metadata"]["name"]));
+        }
+        let budgets = store.list(Kind::PodDisruptionBudget);
+        let spent = budgets.iter().find(|pdb| {
+            pdb["status"]["expectedPods"] != 0 && pdb["status"]["disruptionsAllowed"].as_i64().unwrap_or(0) < 1
+        });
+        spent.map(|pdb| format!("the budget {} allows nothing", pdb["metadata"]["name"]))
+    }
+
+    fn write_files(&self, endpoint: &str) -> Result<(), StartError> {
+        let write = |name: &str, text: &str| {
+            let path = self.dir.join(name);
+            files::write_private(&path, text).map_err(|error| StartError::File(path, error))
+        };
+        let nodes = self.talos.nodes();
+        let control_planes = nodes.iter().filter(|node| node.role() == Role::ControlPlane);
+        let endpoints: Vec<_> = control_planes.map(|node| node.address().to_string()).collect();
+        let ca = &self.talos_ca;
+        let roles = [("", "os:admin"), ("-reader", "os:reader"), ("-operator", "os:operator")];
+        for (suffix, role) in roles {
+            write(&format!("talosconfig{suffix}"), &talosconfig("lab", &endpoints, ca, &ca.client("", &[role])))?;
+        }
+        write("kubeconfig", &self.kubeconfig_for("kubernetes-admin", &["system:masters"], endpoint))?;
+        let host = self.registry.host();
+        for (which, password) in ["old", "new"].iter().zip(&self.passwords) {
+            write(&format!("credential-{which}.json"), &files::docker_config(&host, USER, password))?;
+        }
+        write("registry-ca.pem", self.registry.ca().cert_pem())
+    }
+
+    fn write_ready(&self, path: &Path) -> Result<(), StartError> {
+        let nodes = self.talos.nodes();
+        let nodes: Vec<_> = nodes
+            .iter()
+            .map(|node| {
+                let (name, address) = (node.name(), node.address().to_string());
+                json!({"name": name, "address": address, "talos": node.version().to_string()})
+            })
+            .collect();
+        let ready = json!({
+            "registry": self.registry.host(),
+            "image": self.image(),
+            "caFile": self.dir.join("registry-ca.pem"),
+            "nodes": nodes,
+        });
+        files::write_atomically(path, &format!("{ready:#}\n"))
+            .map_err(|error| StartError::File(path.to_path_buf(), error))
+    }
+
+    /// The directory with its files.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Kubernetes: its store, its API servers, its clients' rights.
+    #[must_use]
+    pub fn kube(&self) -> &Arc<Kube> {
+        &self.kube
+    }
+
+    /// The registry.
+    #[must_use]
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// The simulated nodes.
+    #[must_use]
+    pub fn talos(&self) -> &Talos {
+        &self.talos
+    }
+
+    /// One of the simulated nodes.
+    ///
+    /// # Panics
+    /// When there is none of that name.
+    #[must_use]
+    pub fn node(&self, name: &str) -> &Arc<Node> {
+        self.talos.node(name)
+    }
+
+    /// Crash points at mutating requests of all servers.
+    #[must_use]
+    pub fn faults(&self) -> &Arc<Faults> {
+        &self.faults
+    }
+
+    /// Every request of all servers, in the order of arrival.
+    #[must_use]
+    pub fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+
+    /// The private image of the registry: `127.a.b.200:5000/lab/app:1`.
+    #[must_use]
+    pub fn image(&self) -> String {
+        format!("{}/lab/app:1", self.registry.host())
+    }
+
+    /// A kubeconfig for another user and another server, for instance one of few rights ([`Kube::rbac`]).
+    #[must_use]
+    pub fn kubeconfig_for(&self, user: &str, groups: &[&str], server: &str) -> String {
+        let ca = self.kube.ca();
+        files::kubeconfig(server, ca, &ca.client(user, groups))
+    }
+
+    /// The old password.
+    #[must_use]
+    pub fn old_password(&self) -> &str {
+        &self.passwords[0]
+    }
+
+    /// The new password.
+    #[must_use]
+    pub fn new_password(&self) -> &str {
+        &self.passwords[1]
+    }
+
+    /// The docker config with one of the credentials.
+    #[must_use]
+    pub fn credential_file(&self, which: Held) -> PathBuf {
+        self.dir.join(if which == Held::Old { "credential-old.json" } else { "credential-new.json" })
+    }
+
+    /// The flags that point the product at this lab, with the new credential.
+    #[must_use]
+    pub fn product_args(&self) -> Vec<String> {
+        let file = |name: &str| self.dir.join(name).display().to_string();
+        let pairs = [
+            ("--talosconfig", file("talosconfig")),
+            ("--kubeconfig", file("kubeconfig")),
+            ("--registry", self.registry.host()),
+            ("--credential-file", file("credential-new.json")),
+            ("--image", self.image()),
+        ];
+        pairs.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
+    }
+
+    /// The environment that the product needs besides: the authority of the registry.
+    #[must_use]
+    pub fn product_env(&self) -> Vec<(String, String)> {
+        vec![("SSL_CERT_FILE".into(), self.dir.join("registry-ca.pem").display().to_string())]
+    }
+
+    /// Cuts a node's power: no orderly shutdown; its Node turns Unknown unless it is back before.
+    pub fn power_cycle(&self, node: &str) {
+        self.kube.kubelet_died(node);
+        self.node(node).power_cycle();
+    }
+
+    fn held(&self, credential: Option<(String, String)>) -> Held {
+        match credential {
+            None => Held::None,
+            Some((user, password)) if user == USER && password == self.old_password() => Held::Old,
+            Some((user, password)) if user == USER && password == self.new_password() => Held::New,
+            Some(_) => Held::Other,
+        }
+    }
+
+    /// What is really so.
+    #[must_use]
+    pub fn truth(&self) -> Truth {
+        let (store, host) = (self.kube.store(), self.registry.host());
+        let nodes = self.talos.nodes();
+        let truths = nodes.iter().map(|node| {
+            let seen = self.kube.node(node.name());
+            NodeTruth {
+                name: node.name().to_owned(),
+                talos: node.version().to_string(),
+                address: node.address().to_string(),
+                configured: self.held(node.configured(&host)),
+                cri_loaded: self.held(node.cri_loaded(&host)),
+                boots: node.boots(),
+                record: node.record().as_deref().map(parsed),
+                cordoned: seen.as_ref().is_some_and(|seen| seen.unschedulable),
+                fence: seen.and_then(|seen| seen.annotations.get(FENCE).map(|text| parsed(text))),
+            }
+        });
+        let lease = store.get(Kind::Lease, LEASE.0, LEASE.1);
+        Truth {
+            nodes: truths.collect(),
+            lease: lease.map(|lease| LeaseTruth::from_object(&lease)),
+            counters: self.counters(),
+            boot_order: self.talos.boot_order(),
+            unexpected: self.unexpected(),
+        }
+    }
+
+    /// Requests by server since the start or the last reset; every server is there.
+    #[must_use]
+    pub fn counters(&self) -> BTreeMap<String, Counters> {
+        let mut servers: Vec<String> = self.kube.servers().map(|server| server.name()).collect();
+        servers.extend(self.talos.nodes().iter().map(|node| node.server_name()));
+        servers.push(registry::SERVER.to_owned());
+        let from = self.counted_from.load(Ordering::SeqCst);
+        let entries = self.log.all();
+        Counters::by_server(servers, entries.iter().filter(|entry| entry.seq > from))
+    }
+
+    /// Starts counting at zero again.
+    pub fn reset_counters(&self) {
+        self.counted_from.store(*self.log.watch().borrow(), Ordering::SeqCst);
+    }
+
+    /// Requests that the lab does not know; a test asserts that there are none.
+    #[must_use]
+    pub fn unexpected(&self) -> Vec<String> {
+        let text = |entry: &Entry| format!("{} {} {}", entry.server, entry.method, entry.target);
+        self.log.surprises().iter().map(text).collect()
+    }
+
+    /// Ends the lab: everything is closed, `ready` and the control socket are gone. A second call does nothing.
+    pub fn stop(&self) {
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(control) = control else { return };
+        control.abort();
+        self.talos.stop();
+        self.kube.stop();
+        self.registry.stop();
+        for name in ["ready", "lab.sock"] {
+            // The directory may be gone already.
+            let _ = fs::remove_file(self.dir.join(name));
+        }
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,315 @@
+//! How a node comes up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::services::Services;
+use super::{Boot, Node, State};
+use crate::net::{self, APID_PORT};
+use crate::talos::Role;
+use crate::talos::config::Effective;
+use crate::talos::cosi::{Store, kind, spec};
+use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage as Stage;
+
+/// The file that the CRI reads its credentials from.
+pub(super) const CRI_FILE: &str = "cri/conf.d/cri.toml";
+/// The part of it that holds them, on Talos <= 1.13.
+pub(super) const CRI_PART: &str = "cri/conf.d/01-registries.part";
+
+/// `cri.toml` is updated that long before the CRI process starts: 35-140 ms in real boots (talos-captures point 5).
+const FILE_BEFORE_CRI: Duration = Duration::from_millis(45);
+/// The first boot of a lab's nodes lies that far in the past.
+const UPTIME: SignedDuration = SignedDuration::from_hours(1);
+
+impl Boot {
+    pub(super) fn new(stop: &CancellationToken) -> Self {
+        Self {
+            id: uuid::Uuid::new_v4().to_string(),
+            life: stop.child_token(),
+            serving: false,
+            store: Store::default(),
+            services: Services::default(),
+            active: Vec::new(),
+            effective: Effective::default(),
+            file: Default::default(),
+            loaded: Default::default(),
+            trial: None,
+            stage: None,
+            static_pods_unready: false,
+            sequence: false,
+            seen: None,
+            next_pid: 61,
+            config_changed: Arc::new(Notify::new()),
+            annotations_changed: Arc::new(Notify::new()),
+        }
+    }
+
+    pub(super) fn pid(&mut self) -> i32 {
+        self.next_pid += 7;
+        self.next_pid
+    }
+
+    /// Writes a file below /etc: the status counts the writes.
+    pub(super) fn write_file(&mut self, now: Timestamp, id: &str) {
+        let version = self.store.get(&kind::ETC_FILE, id).and_then(|file| file.metadata.as_ref()?.version.parse().ok());
+        self.store.write(now, &kind::ETC_FILE, id, spec::etc_file(version.unwrap_or(0) + 1));
+    }
+
+    /// The CRI process starts and reads its configuration.
+    pub(super) fn start_cri(&mut self, now: Timestamp) {
+        let pid = self.pid();
+        self.loaded = self.file.clone();
+        self.services.started(&mut self.store, now, "cri", pid);
+    }
+
+    pub(super) fn start(&mut self, now: Timestamp, service: &'static str) {
+        let pid = self.pid();
+        self.services.started(&mut self.store, now, service, pid);
+    }
+}
+
+impl Node {
+    /// The first boot: over and done in the past.
+    ///
+    /// # Errors
+    /// When the API's address cannot be bound.
+    pub(crate) fn begin(self: &Arc<Self>) -> std::io::Result<()> {
+        {
+            let mut state = self.state();
+            let start = self.now(&state) - UPTIME;
+            let after = |milliseconds: i64| start + SignedDuration::from_millis(milliseconds);
+            self.machined(&mut state, start);
+            self.render_cri(&mut state, after(900));
+            state.boot.start_cri(after(980));
+            for (at, service) in [(1300, "apid"), (3000, "kubelet")] {
+                state.boot.start(after(at), service);
+            }
+            if self.role == Role::ControlPlane {
+                state.boot.start(after(1310), "trustd");
+                state.boot.start(after(2900), "etcd");
+            }
+            for service in self.service_names() {
+                let Boot { services, store, .. } = &mut state.boot;
+                services.healthy(store, after(4500), service);
+            }
+            state.boot.stage = Some(Stage::MachineStageRunning);
+        }
+        self.listen()?;
+        self.kubelet_runs();
+        if self.role == Role::ControlPlane {
+            self.etcd_runs();
+            self.fleet.kubernetes.api_server_started(&self.name);
+        }
+        self.run_controllers();
+        Ok(())
+    }
+
+    /// Every later boot, from the new boot id on; shares of the reboot time, so that a test can make it short.
+    pub(super) async fn come_up(self: Arc<Self>) {
+        {
+            let mut state = self.state();
+            state.boots += 1;
+            state.boot = Boot::new(&self.fleet.stop);
+            let now = self.now(&state);
+            self.machined(&mut state, now);
+            self.refresh_status(&mut state);
+        }
+        self.fleet.boot_order().push(self.name.clone());
+        let life = self.state().boot.life.clone();
+        let boot = async {
+            self.sleep(Duration::from_millis(15)).await;
+            self.step(|node, state, now| node.render_cri(state, now));
+            self.sleep(FILE_BEFORE_CRI).await;
+            self.step(|_, state, now| state.boot.start_cri(now));
+            self.spawn_cri_health();
+            self.step(|_, state, now| state.boot.start(now, "apid"));
+            while self.listen().is_err() {
+                // Something else took the port for a moment: a node's API does not stay away for that.
+                self.sleep(Duration::from_millis(20)).await;
+            }
+            self.run_controllers();
+            match self.role {
+                Role::Worker => self.worker_gets_ready().await,
+                Role::ControlPlane => self.control_plane_gets_ready().await,
+            }
+        };
+        tokio::select! {
+            () = life.cancelled() => {}
+            () = boot => {}
+        }
+    }
+
+    async fn worker_gets_ready(&self) {
+        self.sleep(self.share(8)).await;
+        self.enter(Stage::MachineStageRunning);
+        self.sleep(self.share(10)).await;
+        self.service_runs("kubelet");
+        self.kubelet_runs();
+    }
+
+    /// A control plane comes back twice (talos-captures point 20): RUNNING and ready, then not ready for its static
+    /// pods, then ready; its API server answers well after the first time.
+    async fn control_plane_gets_ready(&self) {
+        self.service_runs("trustd");
+        self.sleep(self.share(8)).await;
+        self.service_runs("etcd");
+        self.etcd_runs();
+        self.service_runs("kubelet");
+        self.kubelet_runs();
+        self.sleep(self.share(10)).await;
+        self.enter(Stage::MachineStageRunning);
+        self.sleep(self.share(35)).await;
+        self.step(|_, state, _| state.boot.static_pods_unready = true);
+        self.sleep(self.share(5)).await;
+        self.fleet.kubernetes.api_server_started(&self.name);
+        self.sleep(self.share(20)).await;
+        self.step(|_, state, _| state.boot.static_pods_unready = false);
+    }
+
+    /// What machined does first: the machine config becomes active. There is no `persistent` one after a boot
+    /// (talos-captures point 4).
+    fn machined(&self, state: &mut State, now: Timestamp) {
+        let bytes = state.disk.clone();
+        let boot = &mut state.boot;
+        // What is on disk was taken by this very parser before.
+        boot.effective = Effective::parse(&bytes, &self.version).unwrap_or_default();
+        boot.active = bytes;
+        boot.stage = Some(Stage::MachineStageBooting);
+        boot.services.runs(&mut boot.store, now, "machined", 1);
+        boot.start(now, "containerd");
+        for file in ["hosts", "machine-id", CRI_FILE] {
+            boot.write_file(now, file);
+        }
+        if !self.version.adopts_live() {
+            boot.write_file(now, CRI_PART);
+        }
+        let Boot { store, active, .. } = boot;
+        store.write(now, &kind::MACHINE_CONFIG, "v1alpha1", spec::machine_config(active));
+        store.render(now, &kind::MACHINE_TYPE, "machine-type", spec::machine_type(self.role));
+        store.render(now, &kind::NODENAME, "nodename", spec::nodename(&self.name));
+        if self.version.adopts_live() {
+            store.render(now, &kind::BOOT_ID, "boot-id", spec::boot_id(&boot.id));
+        }
+        self.render_addresses(state, now);
+        self.render_annotations(state, now);
+    }
+
+    /// Renders what the CRI reads from the active machine config.
+    fn render_cri(&self, state: &mut State, now: Timestamp) {
+        let boot = &mut state.boot;
+        boot.store.render(now, &kind::REGISTRIES, "registries", spec::registries(&boot.effective));
+        if !self.version.adopts_live() {
+            boot.write_file(now, CRI_PART);
+        }
+        boot.write_file(now, CRI_FILE);
+        boot.file = boot.effective.auths.clone();
+    }
+
+    pub(super) fn render_addresses(&self, state: &mut State, now: Timestamp) {
+        let own = (self.address, 24);
+        let current: Vec<_> = [Some(own), state.vip.map(|vip| (vip, 32))].into_iter().flatten().collect();
+        for id in ["current", "routed"] {
+            state.boot.store.render(now, &kind::NODE_ADDRESS, id, spec::node_addresses(&current));
+        }
+        for id in ["default", "accumulative"] {
+            state.boot.store.render(now, &kind::NODE_ADDRESS, id, spec::node_addresses(&[own]));
+        }
+    }
+
+    fn service_names(&self) -> &'static [&'static str] {
+        match self.role {
+            Role::Worker => &["apid", "containerd", "cri", "kubelet", "machined"],
+            Role::ControlPlane => &["apid", "containerd", "cri", "etcd", "kubelet", "machined", "trustd"],
+        }
+    }
+
+    fn listen(self: &Arc<Self>) -> std::io::Result<()> {
+        let listener = net::bind(self.address, APID_PORT)?;
+        let life = {
+            let mut state = self.state();
+            state.boot.serving = true;
+            state.boot.life.clone()
+        };
+        let node = Arc::clone(self);
+        let handler = move |peer, request| {
+            let node = Arc::clone(&node);
+            async move { crate::talos::serve::answer(node, peer, request).await }
+        };
+        tokio::spawn(net::serve(listener, Arc::clone(&self.tls), life, handler));
+        Ok(())
+    }
+
+    /// Changes the state and looks at the machine's status again.
+    pub(super) fn step<R>(&self, change: impl FnOnce(&Self, &mut State, Timestamp) -> R) -> R {
+        let mut state = self.state();
+        let now = self.now(&state);
+        let result = change(self, &mut state, now);
+        self.refresh_status(&mut state);
+        result
+    }
+
+    fn enter(&self, stage: Stage) {
+        self.step(|_, state, _| state.boot.stage = Some(stage));
+    }
+
+    fn service_runs(&self, service: &'static str) {
+        self.step(|_, state, now| {
+            state.boot.start(now, service);
+            let Boot { services, store, .. } = &mut state.boot;
+            services.healthy(store, now, service);
+        });
+    }
+
+    fn kubelet_runs(&self) {
+        let boot_id = self.boot_id();
+        self.fleet.kubernetes.kubelet_started(&self.name, &boot_id);
+        self.mirror_node();
+    }
+
+    fn etcd_runs(&self) {
+        let id = {
+            let mut etcd = self.fleet.etcd();
+            etcd.set_running(&self.name, true);
+            etcd.id(&self.name)
+        };
+        self.step(|_, state, now| state.boot.store.render(now, &kind::ETCD_MEMBER, "local", spec::etcd_member(id)));
+    }
+
+    /// The machine's status from what it is made of. While it shuts down it is REBOOTING and ready (point 21).
+    pub(super) fn refresh_status(&self, state: &mut State) {
+        let Some(stage) = state.boot.stage else { return };
+        let unmet = if stage == Stage::MachineStageRebooting { Vec::new() } else { self.unmet(state) };
+        let now = self.now(state);
+        state.boot.store.render(now, &kind::MACHINE_STATUS, "machine", spec::machine_status(stage, &unmet));
+    }
+
+    fn unmet(&self, state: &State) -> Vec<(&'static str, String)> {
+        let services = &state.boot.services;
+        let missing: Vec<_> = self
+            .service_names()
+            .iter()
+            .filter(|service| !services.is_healthy(service) && !matches!(**service, "apid" | "containerd" | "machined"))
+            .map(|service| match services.pid(service) {
+                Some(_) => format!("{service} not healthy"),
+                None => format!("{service} not running"),
+            })
+            .collect();
+        let mut unmet = Vec::new();
+        if !missing.is_empty() {
+            unmet.push(("services", missing.join(", ")));
+        }
+        if state.boot.static_pods_unready {
+            unmet.push(("staticPods", format!("kube-system/kube-scheduler-{} not ready", self.name)));
+        }
+        match &state.boot.seen {
+            None => unmet.push(("nodeReady", format!("node \"{}\" status is not available yet", self.name))),
+            Some(seen) if !seen.ready => unmet.push(("nodeReady", format!("node \"{}\" is not ready", self.name))),
+            Some(_) => {}
+        }
+        unmet
+    }
+}

@@ -1,0 +1,146 @@
+//! What a test can do to a node.
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::SignedDuration;
+
+use super::images::{Namespace, Reference};
+use super::{Boot, Node};
+use crate::talos::config::Refused;
+use talos_proto::proto::machine::apply_configuration_request::Mode;
+
+/// What is wrong with a node.
+#[derive(Default)]
+pub(crate) struct NodeFaults {
+    pub reboot_locked: bool,
+    pub cri_restart_hangs: bool,
+    /// The power is off.
+    pub off: bool,
+    /// Methods whose next reply is lost.
+    pub lost_replies: BTreeSet<String>,
+}
+
+impl Node {
+    /// A locked sequence: Reboot is answered OK and nothing happens (talos.md 6.1).
+    pub fn set_reboot_locked(&self, locked: bool) {
+        self.state().faults.reboot_locked = locked;
+    }
+
+    /// The next request of that method (for instance `Reboot`) that this node answers takes effect, and the
+    /// connection is cut before the reply.
+    pub fn set_reply_lost_once(&self, method: &str) {
+        self.state().faults.lost_replies.insert(method.to_owned());
+    }
+
+    /// Talos >= 1.14: the CRI does not come back from the restart that follows a change of its configuration.
+    pub fn hang_cri_restart(&self, hangs: bool) {
+        self.state().faults.cri_restart_hangs = hangs;
+    }
+
+    /// The node's wall clock is off by that much from now on.
+    pub fn set_clock_offset(&self, offset: SignedDuration) {
+        self.state().clock_offset = offset;
+    }
+
+    /// The node holds a virtual address, or no more.
+    pub fn set_vip(&self, vip: Option<Ipv4Addr>) {
+        self.step(|node, state, now| {
+            state.vip = vip;
+            node.render_addresses(state, now);
+        });
+    }
+
+    /// Somebody else stages a machine config.
+    ///
+    /// # Errors
+    /// When the node does not take it.
+    pub fn stage_foreign(self: &Arc<Self>, config: &[u8]) -> Result<(), Refused> {
+        self.foreign(config, Mode::Staged, Duration::ZERO)
+    }
+
+    /// Somebody else tries a machine config for that long.
+    ///
+    /// # Errors
+    /// When the node does not take it.
+    pub fn try_foreign(self: &Arc<Self>, config: &[u8], timeout: Duration) -> Result<(), Refused> {
+        self.foreign(config, Mode::Try, timeout)
+    }
+
+    /// Somebody else applies a machine config without a reboot.
+    ///
+    /// # Errors
+    /// When the node does not take it.
+    pub fn apply_foreign(self: &Arc<Self>, config: &[u8]) -> Result<(), Refused> {
+        self.foreign(config, Mode::NoReboot, Duration::ZERO)
+    }
+
+    fn foreign(self: &Arc<Self>, config: &[u8], mode: Mode, timeout: Duration) -> Result<(), Refused> {
+        self.apply(config, mode, false, timeout).map(drop).map_err(|status| Refused(status.message().to_owned()))
+    }
+
+    /// The power goes and comes back: no orderly shutdown, the API dark at once, a new boot after half the reboot
+    /// time. The Kubernetes Node keeps what it said.
+    pub fn power_cycle(self: &Arc<Self>) {
+        let locked = std::mem::take(&mut self.state().faults.reboot_locked);
+        self.ask_for_reboot(false);
+        self.state().faults.reboot_locked = locked;
+    }
+
+    /// The node loses its power and stays away. Nobody tells Kubernetes.
+    pub fn stop(&self) {
+        self.state().faults.off = true;
+        self.fleet.kubernetes.power_lost(&self.name);
+        self.go_dark();
+    }
+
+    /// A node that was stopped boots.
+    pub fn start_again(self: &Arc<Self>) {
+        let was_off = std::mem::take(&mut self.state().faults.off);
+        if was_off && !self.is_up() {
+            tokio::spawn(Arc::clone(self).come_up());
+        }
+    }
+
+    /// The CRI process is killed from outside: it is back, with what is in its file then, after five times its health
+    /// time (5 s to 1 s in real nodes, talos-captures points 5 and 30). That the kubelet and etcd of 1.13 are started
+    /// anew some seconds later (point 25) is left out.
+    pub fn kill_cri(self: &Arc<Self>) {
+        let life = self.step(|_, state, now| {
+            let Boot { services, store, life, .. } = &mut state.boot;
+            services.crashed(store, now, "cri");
+            life.clone()
+        });
+        let node = Arc::clone(self);
+        tokio::spawn(async move {
+            node.sleep(node.fleet.timing.cri_health * 5).await;
+            if life.is_cancelled() {
+                return;
+            }
+            node.step(|_, state, now| {
+                let pid = state.boot.pid();
+                state.boot.loaded = state.boot.file.clone();
+                let Boot { services, store, .. } = &mut state.boot;
+                services.runs(store, now, "cri", pid);
+            });
+            node.spawn_cri_health();
+        });
+    }
+
+    /// An image is there already.
+    ///
+    /// # Panics
+    /// When `reference` is no image reference.
+    pub fn preload_image(&self, namespace: Namespace, reference: &str, digest: &str) {
+        let reference = Reference::parse(reference).expect("a test names an image reference");
+        let mut state = self.state();
+        let now = self.now(&state);
+        state.images.add(namespace, &reference, digest, now);
+    }
+
+    pub(crate) fn loses_reply(&self, method: &str) -> bool {
+        self.state().faults.lost_replies.remove(method)
+    }
+}
