@@ -1,0 +1,495 @@
+//! The set of API servers, and how requests reach them.
+//!
+//! The kubeconfig names one address, and the node behind it may be the very one that is being rebooted. So requests
+//! go to a set of addresses. They fail over when a connection fails, never on an HTTP answer: an answer is the
+//! cluster's word. A mutating request that may have reached a server is never sent again by itself; the caller reads
+//! first, for even one that was answered with 504 may have been applied.
+
+use std::fmt::Write as _;
+use std::future::Future;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use http::Uri;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::Status;
+use kube::{Client, Config};
+use talos_proto::clock::Clock;
+use talos_proto::permit::{NoPermit, Permits};
+
+use super::connection::{self, Failure};
+
+/// How long one read may take at one address.
+pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long an address has to prove itself.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The kubeconfig could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeconfigError {
+    /// It could not be read or does not fit together.
+    #[error("cannot use the kubeconfig {file}{}: name another with --kubeconfig, KUBECONFIG or --kube-context",
+        .context.as_ref().map(|context| format!(" with context {context}")).unwrap_or_default())]
+    Load {
+        /// The file, or what was searched.
+        file: String,
+        /// The context that was asked for.
+        context: Option<String>,
+        /// What is wrong.
+        #[source]
+        source: Box<kube::config::KubeconfigError>,
+    },
+    /// It was read, but no client can be made of it (a certificate, key or plugin that cannot be used).
+    #[error("the kubeconfig {file} names a client identity or CA that cannot be used")]
+    Client {
+        /// The file, or what was searched.
+        file: String,
+        /// What is wrong.
+        #[source]
+        source: Box<kube::Error>,
+    },
+}
+
+/// An address that did not join the set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// The address.
+    pub address: IpAddr,
+    /// Why not.
+    pub reason: String,
+}
+
+/// A read had no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The server answered, with a refusal.
+    #[error("the Kubernetes API refused ({}): {}", .0.code, .0.message)]
+    Refused(Box<Status>),
+    /// No address answered.
+    #[error("no Kubernetes API server answered ({tried})")]
+    Unreachable {
+        /// Each address with its failure.
+        tried: String,
+    },
+    /// The request could not be made, or the answer not be read.
+    #[error("a Kubernetes request failed")]
+    Other(#[source] Box<kube::Error>),
+}
+
+impl ReadError {
+    /// The object is not there.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused(status) if status.code == 404)
+    }
+}
+
+/// A mutating request did not succeed, or nobody knows whether it did.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// Nothing was sent: it is not allowed now.
+    #[error(transparent)]
+    NoPermit(#[from] NoPermit),
+    /// The server refused: nothing was changed.
+    #[error("the Kubernetes API refused ({}): {}", .0.code, .0.message)]
+    Refused(Box<Status>),
+    /// No connection was made anywhere: nothing was sent.
+    #[error("no Kubernetes API server could be connected to ({tried})")]
+    Unreachable {
+        /// Each address with its failure.
+        tried: String,
+    },
+    /// It was sent and may have been applied: read before anything else.
+    #[error("a Kubernetes API server may or may not have applied the change ({reason})")]
+    Ambiguous {
+        /// What happened.
+        reason: String,
+        /// The server's answer of class 5xx, if there was one.
+        answer: Option<Box<Status>>,
+    },
+    /// The request could not be made: nothing was sent.
+    #[error("a Kubernetes request could not be made")]
+    Other(#[source] Box<kube::Error>),
+}
+
+/// By what right a request changes something.
+#[derive(Clone, Copy)]
+pub enum Authority<'a> {
+    /// A step of the roll.
+    Step(&'a dyn Permits),
+    /// Undoing what this run has done: allowed also while stopping.
+    Undo(&'a dyn Permits),
+    /// The lease's own writes, which are what permits come from; the API server's compare-and-set guards them.
+    LeaseItself,
+}
+
+impl Authority<'_> {
+    fn spend(self, timeout: Duration) -> Result<(), NoPermit> {
+        match self {
+            Self::Step(permits) => permits.permit(timeout)?.spend(timeout),
+            Self::Undo(permits) => permits.undo_permit(timeout)?.spend(timeout),
+            Self::LeaseItself => Ok(()),
+        }
+    }
+}
+
+/// The API servers of one cluster; clones share the set.
+#[derive(Clone)]
+pub struct ApiServers(Arc<Inner>);
+
+struct Inner {
+    clock: Clock,
+    config: Option<Config>,
+    server: (String, u16),
+    addresses: RwLock<Vec<Address>>,
+    /// Index of the address that answered last: the first to be asked next.
+    good: AtomicUsize,
+    requests: AtomicU64,
+    write_timeout_millis: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Address {
+    name: String,
+    client: Client,
+}
+
+impl std::fmt::Debug for ApiServers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("ApiServers").field(&self.names()).finish()
+    }
+}
+
+impl ApiServers {
+    /// Reads the kubeconfig (the named file, else `KUBECONFIG`, else `~/.kube/config`) and makes a client for its
+    /// server. Nothing is dialled yet.
+    ///
+    /// # Errors
+    /// [`KubeconfigError`] with the file and the context.
+    pub async fn connect(
+        kubeconfig: Option<&Path>,
+        context: Option<&str>,
+        clock: Clock,
+    ) -> Result<Self, KubeconfigError> {
+        let file = kubeconfig.map_or_else(searched, |path| path.display().to_string());
+        let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
+        let loaded = match kubeconfig {
+            Some(path) => match Kubeconfig::read_from(path) {
+                Ok(read) => Config::from_custom_kubeconfig(read, &options).await,
+                Err(error) => Err(error),
+            },
+            None => Config::from_kubeconfig(&options).await,
+        };
+        let mut config = loaded.map_err(|source| KubeconfigError::Load {
+            file: file.clone(),
+            context: options.context.clone(),
+            source: Box::new(source),
+        })?;
+        // Every retry is ours: a 429 of a disruption budget would vanish in the client, and a 504 of a patch would be
+        // sent again blindly.
+        config.default_retry = false;
+        config.connect_timeout = Some(connection::CONNECT_TIMEOUT);
+        let client =
+            connection::client(&config).map_err(|source| KubeconfigError::Client { file, source: Box::new(source) })?;
+        let server = host_and_port(&config.cluster_url);
+        let first = Address { name: format!("{}:{}", server.0, server.1), client };
+        Ok(Self::new(clock, Some(config), server, first))
+    }
+
+    /// A set of one ready-made client, for tests with in-memory transports.
+    #[must_use]
+    pub fn single(client: Client, clock: Clock) -> Self {
+        let first = Address { name: "in-memory".to_owned(), client };
+        Self::new(clock, None, ("in-memory".to_owned(), 443), first)
+    }
+
+    fn new(clock: Clock, config: Option<Config>, server: (String, u16), first: Address) -> Self {
+        let addresses = RwLock::new(vec![first]);
+        Self(Arc::new(Inner {
+            clock,
+            config,
+            server,
+            addresses,
+            good: AtomicUsize::new(0),
+            requests: AtomicU64::new(0),
+            write_timeout_millis: AtomicU64::new(8_000),
+        }))
+    }
+
+    /// Host and port of the kubeconfig's server.
+    #[must_use]
+    pub fn server(&self) -> (String, u16) {
+        self.0.server.clone()
+    }
+
+    /// The clock that deadlines are counted on.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+
+    /// Requests sent so far, each attempt at each address.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.0.requests.load(Ordering::Relaxed)
+    }
+
+    /// How long one mutating call may take; 8 s until a lease of a shorter duration bounds it.
+    #[must_use]
+    pub fn write_timeout(&self) -> Duration {
+        Duration::from_millis(self.0.write_timeout_millis.load(Ordering::Relaxed))
+    }
+
+    /// Bounds mutating calls by the lease's timing, without which no permit would cover them.
+    pub(super) fn set_write_timeout(&self, timeout: Duration) {
+        let millis = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1);
+        self.0.write_timeout_millis.store(millis, Ordering::Relaxed);
+    }
+
+    /// The addresses of the set, the kubeconfig's first.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.snapshot().into_iter().map(|address| address.name).collect()
+    }
+
+    fn snapshot(&self) -> Vec<Address> {
+        self.0.addresses.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn add(&self, address: Address) {
+        self.0.addresses.write().unwrap_or_else(PoisonError::into_inner).push(address);
+    }
+
+    /// Adds a further ready-made client, for tests with in-memory transports.
+    #[cfg(test)]
+    pub fn and(self, name: &str, client: Client) -> Self {
+        self.add(Address { name: name.to_owned(), client });
+        self
+    }
+
+    /// Adds the control planes' own addresses to the set, each proved first: same CA, a TLS name that its
+    /// certificate carries, and `/readyz`. Returns those that were dropped, with the reason.
+    pub async fn extend(&self, addresses: Vec<IpAddr>) -> Vec<Dropped> {
+        let Some(config) = &self.0.config else { return Vec::new() };
+        let known = self.names();
+        let fresh: Vec<IpAddr> =
+            addresses.into_iter().filter(|ip| !known.contains(&self.name_of(*ip)) && !self.is_server(*ip)).collect();
+        let proofs = fresh.into_iter().map(|ip| async move { (ip, self.prove(config, ip).await) });
+        let mut dropped = Vec::new();
+        for (address, proof) in futures::future::join_all(proofs).await {
+            match proof {
+                Ok(client) => self.add(Address { name: self.name_of(address), client }),
+                Err(reason) => dropped.push(Dropped { address, reason }),
+            }
+        }
+        dropped
+    }
+
+    /// Whether the API server at that control plane's own address serves: after a reboot it is back some 20 s later
+    /// than the machine, and the roll must not go on before. An address that is not in the set is proved anew.
+    ///
+    /// # Errors
+    /// What it answered instead of 200 on `/readyz`.
+    pub async fn ready_at(&self, ip: IpAddr) -> Result<(), String> {
+        let name = if self.is_server(ip) { None } else { Some(self.name_of(ip)) };
+        let known = self.snapshot().into_iter().enumerate();
+        let known = known.filter(|(index, address)| name.as_ref().map_or(*index == 0, |name| address.name == *name));
+        let Some(client) = known.map(|(_, address)| address.client).next() else {
+            let Some(config) = &self.0.config else { return Ok(()) };
+            return self.prove(config, ip).await.map(drop);
+        };
+        self.0.requests.fetch_add(1, Ordering::Relaxed);
+        let readyz = http::Request::get("/readyz").body(Vec::new()).map_err(|error| error.to_string())?;
+        match self.0.clock.timeout(PROOF_TIMEOUT, client.request_text(readyz)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(kube::Error::Api(status))) => Err(format!("/readyz answered {}", status.code)),
+            Ok(Err(error)) => Err(connection::chain(&error)),
+            Err(late) => Err(late.to_string()),
+        }
+    }
+
+    fn name_of(&self, ip: IpAddr) -> String {
+        format!("{}:{}", bracketed(ip), self.0.server.1)
+    }
+
+    fn is_server(&self, ip: IpAddr) -> bool {
+        self.0.server.0.trim_matches(['[', ']']).parse() == Ok(ip)
+    }
+
+    /// Which name the certificate of a control plane is valid for depends on how the cluster was made: its own
+    /// address is the rule, the kubeconfig's host the exception; a name given in the kubeconfig is the only one.
+    async fn prove(&self, config: &Config, ip: IpAddr) -> Result<Client, String> {
+        let names = match &config.tls_server_name {
+            Some(name) => vec![Some(name.clone())],
+            None => vec![None, Some(self.0.server.0.trim_matches(['[', ']']).to_owned())],
+        };
+        let mut failed = String::new();
+        for name in names {
+            let mut own = config.clone();
+            own.cluster_url = Uri::builder()
+                .scheme(config.cluster_url.scheme_str().unwrap_or("https"))
+                .authority(self.name_of(ip))
+                .path_and_query("/")
+                .build()
+                .map_err(|error| error.to_string())?;
+            own.tls_server_name = name;
+            let client = connection::client(&own).map_err(|error| connection::chain(&error))?;
+            self.0.requests.fetch_add(1, Ordering::Relaxed);
+            let readyz = http::Request::get("/readyz").body(Vec::new()).map_err(|error| error.to_string())?;
+            match self.0.clock.timeout(PROOF_TIMEOUT, client.request_text(readyz)).await {
+                Ok(Ok(_)) => return Ok(client),
+                Ok(Err(kube::Error::Api(status))) => return Err(format!("/readyz answered {}", status.code)),
+                Ok(Err(error)) => failed = connection::chain(&error),
+                Err(late) => return Err(late.to_string()),
+            }
+            if !failed.contains("certificate") {
+                break;
+            }
+        }
+        Err(failed)
+    }
+
+    /// Reads: `request` is tried at each address until one answers.
+    ///
+    /// # Errors
+    /// [`ReadError`]: the server's refusal, or no answer anywhere.
+    pub async fn read<T, F, Fut>(&self, request: F) -> Result<T, ReadError>
+    where
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<T, kube::Error>>,
+    {
+        self.read_within(READ_TIMEOUT, request).await
+    }
+
+    /// As [`ApiServers::read`] with another deadline for each address.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub async fn read_within<T, F, Fut>(&self, timeout: Duration, request: F) -> Result<T, ReadError>
+    where
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<T, kube::Error>>,
+    {
+        let mut tried = String::new();
+        for (index, address) in self.in_order() {
+            self.0.requests.fetch_add(1, Ordering::Relaxed);
+            let failed = match self.0.clock.timeout(timeout, request(address.client)).await {
+                Ok(Ok(value)) => {
+                    self.0.good.store(index, Ordering::Relaxed);
+                    return Ok(value);
+                }
+                Ok(Err(error)) => match connection::classify(error) {
+                    Failure::Answer(status) => {
+                        self.0.good.store(index, Ordering::Relaxed);
+                        return Err(ReadError::Refused(status));
+                    }
+                    Failure::NotSent(reason) | Failure::Broken(reason) => reason,
+                    Failure::Local(error) => return Err(ReadError::Other(error)),
+                },
+                Err(late) => late.to_string(),
+            };
+            note(&mut tried, &address.name, &failed);
+        }
+        Err(ReadError::Unreachable { tried })
+    }
+
+    /// Changes something: `request` goes to the next address only where no connection was made at all. `timeout` is
+    /// also for the request's own `?timeout=`. The permit is asked for anew before each attempt and spent last.
+    ///
+    /// # Errors
+    /// [`WriteError`]; after [`WriteError::Ambiguous`] the caller reads.
+    pub async fn write<T, F, Fut>(
+        &self,
+        authority: Authority<'_>,
+        timeout: Duration,
+        request: F,
+    ) -> Result<T, WriteError>
+    where
+        F: Fn(Client) -> Fut,
+        Fut: Future<Output = Result<T, kube::Error>>,
+    {
+        let mut tried = String::new();
+        for (index, address) in self.in_order() {
+            let attempt = request(address.client);
+            authority.spend(timeout)?;
+            self.0.requests.fetch_add(1, Ordering::Relaxed);
+            match self.0.clock.timeout(timeout, attempt).await {
+                Ok(Ok(value)) => {
+                    self.0.good.store(index, Ordering::Relaxed);
+                    return Ok(value);
+                }
+                Ok(Err(error)) => match connection::classify(error) {
+                    Failure::Answer(status) if status.code >= 500 => {
+                        let reason = format!("{} answered {}: {}", address.name, status.code, status.message);
+                        return Err(WriteError::Ambiguous { reason, answer: Some(status) });
+                    }
+                    Failure::Answer(status) => {
+                        self.0.good.store(index, Ordering::Relaxed);
+                        return Err(WriteError::Refused(status));
+                    }
+                    Failure::NotSent(reason) => note(&mut tried, &address.name, &reason),
+                    Failure::Broken(reason) => {
+                        self.go_on_from(index);
+                        let reason = format!("{}: {reason}", address.name);
+                        return Err(WriteError::Ambiguous { reason, answer: None });
+                    }
+                    Failure::Local(error) => return Err(WriteError::Other(error)),
+                },
+                Err(late) => {
+                    self.go_on_from(index);
+                    let reason = format!("{}: {late}", address.name);
+                    return Err(WriteError::Ambiguous { reason, answer: None });
+                }
+            }
+        }
+        Err(WriteError::Unreachable { tried })
+    }
+
+    /// The next request begins behind the address that has just failed.
+    fn go_on_from(&self, failed: usize) {
+        let count = self.snapshot().len().max(1);
+        self.0.good.store((failed + 1) % count, Ordering::Relaxed);
+    }
+
+    fn in_order(&self) -> Vec<(usize, Address)> {
+        let mut addresses: Vec<_> = self.snapshot().into_iter().enumerate().collect();
+        let first = self.0.good.load(Ordering::Relaxed).min(addresses.len().saturating_sub(1));
+        addresses.rotate_left(first);
+        addresses
+    }
+}
+
+fn note(tried: &mut String, name: &str, failed: &str) {
+    let separator = if tried.is_empty() { "" } else { "; " };
+    // Writing to a String cannot fail.
+    let _ = write!(tried, "{separator}{name}: {failed}");
+}
+
+fn bracketed(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    }
+}
+
+fn host_and_port(url: &Uri) -> (String, u16) {
+    let default = if url.scheme_str() == Some("http") { 80 } else { 443 };
+    (url.host().unwrap_or_default().to_owned(), url.port_u16().unwrap_or(default))
+}
+
+fn searched() -> String {
+    match std::env::var_os("KUBECONFIG") {
+        Some(list) if !list.is_empty() => {
+            let files: Vec<PathBuf> = std::env::split_paths(&list).collect();
+            files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
+        }
+        _ => "~/.kube/config".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! This room against the lab's API servers, over real sockets with TLS and client certificates.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use lab::{Lab, Options};
+use talos_proto::clock::Clock;
+
+use super::api_servers::ApiServers;
+use super::drain::{DrainOptions, drain};
+use super::fence::{self, Fence, Released};
+use super::lease::{LeaseOptions, Release, Timing, acquire};
+use super::nodes::{self, NodeView};
+use crate::holder::Holder;
+
+#[tokio::test]
+async fn lease_fence_and_drain_while_the_named_server_goes_dark() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::start(Options::new(directory.path())).await.unwrap();
+    let clock = Clock::system();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let servers = ApiServers::connect(Some(&kubeconfig), None, clock.clone()).await.unwrap();
+    let all = nodes::list(&servers).await.unwrap();
+    assert_eq!((all.len(), servers.requests()), (6, 1));
+    let mut addresses: Vec<IpAddr> =
+        all.iter().filter(|node| node.control_plane).filter_map(|node| node.internal_ip).collect();
+    assert_eq!(addresses.len(), 3);
+    let worker = all.iter().find(|node| !node.control_plane).unwrap();
+    addresses.push(worker.internal_ip.unwrap());
+    let dropped = servers.extend(addresses).await;
+    assert_eq!(dropped.len(), 1, "{dropped:?}");
+    assert_eq!(Some(dropped[0].address), worker.internal_ip, "no API server there: {}", dropped[0].reason);
+    assert_eq!(servers.names().len(), 3);
+
+    let timing = Timing::scaled(Duration::from_secs(6));
+    let options = LeaseOptions { timing, ..LeaseOptions::new(Holder::this_process("0011223344556677", &clock)) };
+    let lease = acquire(&servers, options).await.unwrap();
+    let made = Fence::claimed(lease.claimant(), worker, "boot", "00112233445566778899aabbccddeeff", clock.utc());
+    let value = made.render();
+    let claimed = fence::claim(&servers, &lease, worker, made).await.unwrap();
+    assert!(claimed.unschedulable);
+
+    // The server that the kubeconfig names goes away for longer than a renewal takes.
+    let named = lab.kube().server("cp-1").unwrap();
+    named.stop();
+    let drained = drain(&servers, &lease, &worker.name, DrainOptions::default(), Duration::from_secs(30), &|_| {});
+    drained.await.unwrap();
+    clock.sleep(Duration::from_secs(3)).await;
+    let released = fence::release(&servers, &lease, &claimed, &value).await.unwrap();
+    assert!(matches!(released, Released::Free { schedulable: true, .. }));
+    let deadline = clock.now() + Duration::from_secs(10);
+    let free = |node: &NodeView| !node.unschedulable && Fence::on(node).is_none();
+    nodes::wait_until(&servers, &worker.name, free, deadline).await.unwrap();
+    assert_eq!(lease.release().await.unwrap(), Release::Freed);
+    assert_eq!(lab.unexpected(), Vec::<String>::new());
+    lab.stop();
+}

@@ -1,0 +1,370 @@
+//! Taking the lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use talos_proto::clock::Moment;
+use tokio::sync::mpsc;
+
+use super::super::api_servers::{ApiServers, ReadError, WriteError};
+use super::evaluate::{Evaluation, Takeover, evaluate};
+use super::held::{HeldLease, Shared};
+use super::record::LeaseRecord;
+use super::timing::Timing;
+use super::wire::Wire;
+use super::writer::Writer;
+use crate::holder::{Holder, Life, life_of};
+
+/// How the lease is taken.
+#[derive(Clone)]
+pub struct LeaseOptions {
+    /// The Lease's namespace.
+    pub namespace: String,
+    /// The Lease's name.
+    pub name: String,
+    /// Who takes it.
+    pub holder: Holder,
+    /// Its times.
+    pub timing: Timing,
+    /// What may be taken from another.
+    pub takeover: Takeover,
+    /// `None`: refuse once life was seen. Zero: refuse at first sight of a holder that is not known to be dead.
+    /// Else go on waiting for that long after life was seen.
+    pub wait: Option<Duration>,
+    /// Told what is waited for.
+    pub progress: Arc<dyn Fn(&LeaseProgress) + Send + Sync>,
+}
+
+impl LeaseOptions {
+    /// The default Lease with default times.
+    #[must_use]
+    pub fn new(holder: Holder) -> Self {
+        Self {
+            namespace: "kube-system".to_owned(),
+            name: "talos-ghcr".to_owned(),
+            holder,
+            timing: Timing::default(),
+            takeover: Takeover::Auto,
+            wait: None,
+            progress: Arc::new(|_| {}),
+        }
+    }
+}
+
+/// What taking the lease waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseProgress {
+    /// Nobody can tell whether the holder lives: taken over when its record has stood unchanged for `left` more.
+    Watching {
+        /// The holder.
+        holder: String,
+        /// Its CI run.
+        run_link: Option<String>,
+        /// How long the record has stood.
+        unchanged: Duration,
+        /// What is left.
+        left: Duration,
+    },
+    /// The holder lives, and `--lease-wait` says to wait.
+    Waiting {
+        /// The holder.
+        holder: String,
+        /// How it is known to live.
+        why: String,
+        /// How long is still waited.
+        left: Duration,
+    },
+    /// The holder is dead: its lease is being taken.
+    TakingOver {
+        /// The holder.
+        holder: String,
+        /// How it is known to be dead.
+        why: String,
+    },
+    /// No API server answers; this time does not count.
+    Unreachable {
+        /// What was tried.
+        tried: String,
+    },
+}
+
+/// Another holds the lease.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldByAnother {
+    /// The Lease, `namespace/name`.
+    pub lease: String,
+    /// The record as it was read last: holder, transitions, renewTime, duration, resourceVersion.
+    pub record: LeaseRecord,
+    /// Since its renewTime, by our clock: for people only.
+    pub age: Option<Duration>,
+    /// The holder's CI run.
+    pub run_link: Option<String>,
+    /// Why it was left alone.
+    pub why: String,
+}
+
+impl std::fmt::Display for HeldByAnother {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let record = &self.record;
+        write!(f, "the lease {} is held by {}", self.lease, record.holder.as_deref().unwrap_or("nobody"))?;
+        match self.age {
+            Some(age) => write!(f, ", renewed {}s ago", age.as_secs())?,
+            None => write!(f, ", age unknown")?,
+        }
+        write!(f, ", transitions {}", record.transitions.map_or_else(|| "none".to_owned(), |n| n.to_string()))?;
+        match record.duration {
+            Some(duration) => write!(f, ", duration {}s", duration.as_secs())?,
+            None => write!(f, ", duration unknown")?,
+        }
+        if let Some(link) = &self.run_link {
+            write!(f, ", run {link}")?;
+        }
+        write!(f, " ({})", self.why)
+    }
+}
+
+/// The lease was not taken; nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum AcquireError {
+    /// Another holds it.
+    #[error("{0}")]
+    HeldByAnother(Box<HeldByAnother>),
+    /// The API refused to let it be read.
+    #[error("the Lease {lease} could not be read")]
+    Read {
+        /// `namespace/name`.
+        lease: String,
+        /// Why.
+        #[source]
+        source: ReadError,
+    },
+    /// The API refused to let it be written.
+    #[error("the Lease {lease} could not be written: allow get, create and patch of leases in its namespace")]
+    Write {
+        /// `namespace/name`.
+        lease: String,
+        /// Why.
+        #[source]
+        source: WriteError,
+    },
+}
+
+/// Reads a Lease without touching it.
+///
+/// # Errors
+/// [`ReadError`].
+pub async fn look(servers: &ApiServers, namespace: &str, name: &str) -> Result<Option<LeaseRecord>, ReadError> {
+    let call = Timing::default().call;
+    Wire { servers: servers.clone(), namespace: namespace.to_owned(), name: name.to_owned(), call }.read().await
+}
+
+/// Takes the lease, waiting as the options say, and starts its writer.
+///
+/// # Errors
+/// [`AcquireError`].
+pub async fn acquire(servers: &ApiServers, options: LeaseOptions) -> Result<HeldLease, AcquireError> {
+    let wire = Wire {
+        servers: servers.clone(),
+        namespace: options.namespace.clone(),
+        name: options.name.clone(),
+        call: options.timing.call,
+    };
+    let began = servers.clock().now();
+    let (record, from) =
+        Acquisition { wire: wire.clone(), options: &options, began, answered: began, tried: None }.run().await?;
+    servers.set_write_timeout(options.timing.call);
+    let epoch = record.transitions.unwrap_or(0);
+    let lease = format!("{}/{}", options.namespace, options.name);
+    let clock = servers.clock().clone();
+    let shared =
+        Arc::new(Shared::new(clock, options.timing, (record.uid, epoch), options.holder.identity, lease, from));
+    let (commands, received) = mpsc::channel(1);
+    tokio::spawn(Writer::new(wire, Arc::clone(&shared), received).run(from));
+    Ok(HeldLease::new(shared, commands))
+}
+
+struct Acquisition<'a> {
+    wire: Wire,
+    options: &'a LeaseOptions,
+    began: Moment,
+    /// When the API answered last.
+    answered: Moment,
+    /// The moment before the first write that was sent, whose reply may have been lost.
+    tried: Option<Moment>,
+}
+
+/// A record that is being watched.
+struct Watched {
+    record: LeaseRecord,
+    /// How long it was seen unchanged; only time between two answers in a row counts.
+    unchanged: Duration,
+    /// The end of the last read, unless one failed since.
+    read: Option<Moment>,
+}
+
+impl Acquisition<'_> {
+    async fn run(mut self) -> Result<(LeaseRecord, Moment), AcquireError> {
+        let clock = self.wire.servers.clock().clone();
+        let mut watched: Option<Watched> = None;
+        // A dead holder's late renewal has had the time of one call to land.
+        let mut dead: Option<LeaseRecord> = None;
+        loop {
+            let sent = clock.now();
+            let record = match self.wire.read().await {
+                Ok(Some(record)) => record,
+                Ok(None) => {
+                    self.answered = clock.now();
+                    let from = self.attempt();
+                    match self.wire.create(&self.options.holder, &self.options.timing).await {
+                        Ok(record) => return Ok((record, from)),
+                        Err(error) => self.go_on_after(error).await?,
+                    }
+                    continue;
+                }
+                Err(error) => {
+                    if let Some(watched) = &mut watched {
+                        watched.read = None;
+                    }
+                    self.go_on_without_answer(error).await?;
+                    continue;
+                }
+            };
+            self.answered = clock.now();
+            let seen = Watched::next(&mut watched, &record, sent, self.answered);
+            let life = seen.map_or_else(|| life_of(record.evidence.as_ref()), Life::Alive);
+            let unchanged = watched.as_ref().map_or(Duration::ZERO, |watched| watched.unchanged);
+            let options = self.options;
+            match evaluate(&record, &options.holder.identity, unchanged, &life, options.takeover, &options.timing) {
+                Evaluation::Ours => return Ok((record, self.tried.unwrap_or(self.began))),
+                Evaluation::Free => {
+                    let from = self.attempt();
+                    match self.wire.take(&record, &options.holder, &options.timing).await {
+                        Ok(record) => return Ok((record, from)),
+                        Err(error) => self.go_on_after(error).await?,
+                    }
+                }
+                Evaluation::HeldAlive { why } => self.wait_or_refuse(record, why).await?,
+                Evaluation::Watch { .. } if options.wait == Some(Duration::ZERO) => {
+                    return Err(self.held_by_another(record, format!("{life}; --lease-wait 0")));
+                }
+                Evaluation::Watch { left } => {
+                    self.tell(&LeaseProgress::Watching {
+                        run_link: record.run_link(),
+                        holder: record.holder.unwrap_or_default(),
+                        unchanged,
+                        left,
+                    });
+                    clock.sleep(options.timing.pause().min(left)).await;
+                }
+                Evaluation::TakeOver { why } => {
+                    let holder = record.holder.clone().unwrap_or_default();
+                    self.tell(&LeaseProgress::TakingOver { holder, why });
+                    let confirmed = dead.as_ref().is_some_and(|earlier| record.same_holding(earlier));
+                    if matches!(life, Life::Dead(_)) && !confirmed {
+                        dead = Some(record);
+                        clock.sleep(options.timing.call).await;
+                        continue;
+                    }
+                    let from = self.attempt();
+                    match self.wire.take(&record, &options.holder, &options.timing).await {
+                        Ok(record) => return Ok((record, from)),
+                        Err(error) => self.go_on_after(error).await?,
+                    }
+                }
+            }
+        }
+    }
+
+    fn tell(&self, progress: &LeaseProgress) {
+        (self.options.progress)(progress);
+    }
+
+    fn attempt(&mut self) -> Moment {
+        let now = self.wire.servers.clock().now();
+        self.tried.get_or_insert(now);
+        now
+    }
+
+    fn lease(&self) -> String {
+        format!("{}/{}", self.options.namespace, self.options.name)
+    }
+
+    async fn wait_or_refuse(&self, record: LeaseRecord, why: String) -> Result<(), AcquireError> {
+        let clock = self.wire.servers.clock();
+        let left = (self.began + self.options.wait.unwrap_or_default()).since(clock.now());
+        if left.is_zero() {
+            return Err(self.held_by_another(record, why));
+        }
+        self.tell(&LeaseProgress::Waiting { holder: record.holder.unwrap_or_default(), why, left });
+        clock.sleep(self.options.timing.pause().min(left)).await;
+        Ok(())
+    }
+
+    fn held_by_another(&self, record: LeaseRecord, why: String) -> AcquireError {
+        AcquireError::HeldByAnother(Box::new(HeldByAnother {
+            lease: self.lease(),
+            age: record.age(self.wire.servers.clock().utc()),
+            run_link: record.run_link(),
+            record,
+            why,
+        }))
+    }
+
+    /// After a write that did not succeed or whose reply was lost, the record is read again.
+    async fn go_on_after(&self, error: WriteError) -> Result<(), AcquireError> {
+        let clock = self.wire.servers.clock();
+        let final_refusal = match &error {
+            WriteError::Refused(status) => !matches!(status.code, 409 | 422 | 429) && !self.vanished(status),
+            WriteError::Other(_) => true,
+            _ => false,
+        };
+        if final_refusal || clock.now().since(self.answered) > self.options.timing.duration {
+            return Err(AcquireError::Write { lease: self.lease(), source: error });
+        }
+        clock.sleep(self.options.timing.pause().min(Duration::from_millis(250))).await;
+        Ok(())
+    }
+
+    /// The Lease was deleted between our read and our patch; a missing namespace is told by the same code.
+    fn vanished(&self, status: &kube::core::Status) -> bool {
+        status.code == 404 && status.message.contains(&format!("\"{}\"", self.options.name))
+    }
+
+    async fn go_on_without_answer(&self, error: ReadError) -> Result<(), AcquireError> {
+        let clock = self.wire.servers.clock();
+        let passing = match &error {
+            ReadError::Unreachable { .. } => true,
+            ReadError::Refused(status) => status.code >= 500 || status.code == 429,
+            ReadError::Other(_) => false,
+        };
+        if !passing || clock.now().since(self.answered) > self.options.timing.duration {
+            return Err(AcquireError::Read { lease: self.lease(), source: error });
+        }
+        self.tell(&LeaseProgress::Unreachable { tried: error.to_string() });
+        clock.sleep(self.options.timing.pause()).await;
+        Ok(())
+    }
+}
+
+impl Watched {
+    /// Takes a reading in that was sent and answered at these moments. Returns what of life was seen: the same record
+    /// moved on, or another holder came.
+    fn next(watched: &mut Option<Self>, record: &LeaseRecord, sent: Moment, answered: Moment) -> Option<String> {
+        if let Some(same) = watched.as_mut().filter(|watched| record.same_holding(&watched.record)) {
+            if let Some(read) = same.read {
+                same.unchanged += sent.since(read);
+            }
+            same.read = Some(answered);
+            return None;
+        }
+        let fresh = Self { record: record.clone(), unchanged: Duration::ZERO, read: Some(answered) };
+        let before = watched.replace(fresh)?.record;
+        let before_holder = before.holder?;
+        let holder = record.holder.as_ref()?;
+        Some(if *holder == before_holder {
+            "it renewed the lease while we watched".to_owned()
+        } else {
+            "it took the lease while we watched".to_owned()
+        })
+    }
+}

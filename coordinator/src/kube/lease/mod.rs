@@ -1,0 +1,22 @@
+//! The one Lease: whoever holds it may mutate.
+//!
+//! Three laws: a write tests holder and transitions (a compare-and-set, never a PUT, which would re-create a deleted
+//! Lease); the record's `renewTime` is never compared with our clock; and one task writes, so that a renewal can never
+//! race a release.
+
+pub mod acquire;
+pub mod evaluate;
+pub mod held;
+pub mod record;
+pub mod timing;
+mod wire;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use acquire::{AcquireError, HeldByAnother, LeaseOptions, LeaseProgress, acquire, look};
+pub use evaluate::{Evaluation, Takeover, evaluate};
+pub use held::{HeldLease, LeaseState, Release, ReleaseError};
+pub use record::LeaseRecord;
+pub use timing::Timing;

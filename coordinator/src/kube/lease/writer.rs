@@ -1,0 +1,184 @@
+//! The one task that writes the lease: renewals on a fixed grid, and in the end the release. Because both are done by
+//! this task, one after the other, a renewal can never land on a release.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use talos_proto::clock::Moment;
+use tokio::sync::mpsc;
+
+use super::super::api_servers::{ReadError, WriteError};
+use super::held::{LeaseState, Release, ReleaseError, Reply, Shared};
+use super::record::LeaseRecord;
+use super::wire::{RenewTime, Wire};
+
+/// The release is tried for the lease's duration, and at least for this long.
+const SHORTEST_RELEASE: Duration = Duration::from_secs(20);
+
+/// How many of our own renewals are remembered to be recognised in the record.
+const REMEMBERED: usize = 8;
+
+pub(super) struct Writer {
+    wire: Wire,
+    shared: Arc<Shared>,
+    commands: mpsc::Receiver<Reply>,
+    /// Renewals whose reply was lost may have landed: what the record then says, and the moment before the send.
+    sent: Vec<(RenewTime, Moment)>,
+}
+
+enum Renewal {
+    Renewed { from: Moment },
+    NotNow,
+    Lost { holder: String },
+}
+
+impl Writer {
+    pub(super) fn new(wire: Wire, shared: Arc<Shared>, commands: mpsc::Receiver<Reply>) -> Self {
+        Self { wire, shared, commands, sent: Vec::new() }
+    }
+
+    /// Runs until the release, or until nobody holds the lease's handle any more. `acquired` is where the grid begins.
+    pub(super) async fn run(mut self, acquired: Moment) {
+        let shared = Arc::clone(&self.shared);
+        let clock = &shared.clock;
+        let timing = &shared.timing;
+        let mut grid = acquired + timing.renew;
+        let mut due = grid;
+        loop {
+            let lost = matches!(shared.state(), LeaseState::Lost { .. });
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => {
+                    let Some(reply) = command else { return };
+                    // Nobody waits for the answer any more: the lease is released all the same.
+                    let _ = reply.send(self.release().await);
+                    return;
+                }
+                () = lapse(&shared) => {}
+                () = clock.sleep_until(due), if !lost => {
+                    match self.renew_while_watching_the_deadline().await {
+                        Renewal::Renewed { from } => {
+                            shared.renewed(from);
+                            let now = clock.now();
+                            while grid <= now {
+                                grid = grid + timing.renew;
+                            }
+                            due = grid;
+                        }
+                        Renewal::NotNow => due = clock.now() + timing.pause(),
+                        Renewal::Lost { holder } => shared.set(LeaseState::Lost { holder }),
+                    }
+                }
+            }
+        }
+    }
+
+    /// A renewal may hang for longer than the lease has left.
+    async fn renew_while_watching_the_deadline(&mut self) -> Renewal {
+        let shared = Arc::clone(&self.shared);
+        let renewal = self.renew();
+        tokio::pin!(renewal);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut renewal => return done,
+                () = lapse(&shared) => {}
+            }
+        }
+    }
+
+    async fn renew(&mut self) -> Renewal {
+        let from = self.shared.clock.now();
+        let time = self.wire.time();
+        if self.sent.len() == REMEMBERED {
+            self.sent.remove(0);
+        }
+        self.sent.push((time.clone(), from));
+        let shared = &self.shared;
+        match self.wire.renew(&shared.uid, &shared.holder, shared.epoch, &time).await {
+            Ok(_) => Renewal::Renewed { from },
+            Err(WriteError::Refused(status)) if status.code == 404 => Renewal::Lost { holder: "nobody".to_owned() },
+            Err(WriteError::Refused(status)) if !matches!(status.code, 409 | 422) => {
+                tracing::debug!(code = status.code, message = status.message, "the lease was not renewed");
+                Renewal::NotNow
+            }
+            // A failed test does not say which it was, and a lost reply not whether it was applied: look.
+            Err(error @ (WriteError::Refused(_) | WriteError::Ambiguous { .. })) => {
+                tracing::debug!(%error, "reading the lease after a renewal");
+                self.look().await
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the lease was not renewed");
+                Renewal::NotNow
+            }
+        }
+    }
+
+    async fn look(&self) -> Renewal {
+        match self.wire.read().await {
+            Ok(None) => Renewal::Lost { holder: "nobody".to_owned() },
+            Ok(Some(record)) if self.is_ours(&record) => {
+                let landed = self.sent.iter().find(|(time, _)| record.renew_time.as_ref() == Some(time));
+                landed.map_or(Renewal::NotNow, |(_, from)| Renewal::Renewed { from: *from })
+            }
+            Ok(Some(record)) => Renewal::Lost { holder: record.holder.unwrap_or_else(|| "nobody".to_owned()) },
+            Err(_) => Renewal::NotNow,
+        }
+    }
+
+    fn is_ours(&self, record: &LeaseRecord) -> bool {
+        record.uid == self.shared.uid
+            && record.holder.as_ref() == Some(&self.shared.holder)
+            && record.transitions == Some(self.shared.epoch)
+    }
+
+    async fn release(&self) -> Result<Release, ReleaseError> {
+        let shared = &self.shared;
+        let give_up = shared.clock.now() + shared.timing.duration.max(SHORTEST_RELEASE);
+        let mut wrote = false;
+        loop {
+            let failed = match self.wire.read().await {
+                Ok(None) => return Ok(self.released(Release::Gone)),
+                Ok(Some(LeaseRecord { holder: None, .. })) if wrote => return Ok(self.released(Release::Freed)),
+                Ok(Some(LeaseRecord { holder: None, .. })) => return Ok(self.released(Release::AlreadyFree)),
+                Ok(Some(LeaseRecord { holder: Some(holder), .. })) if holder != shared.holder => {
+                    shared.set(LeaseState::Lost { holder: holder.clone() });
+                    return Ok(Release::TakenBy { holder });
+                }
+                Ok(Some(record)) => match self.wire.release(&record, &shared.holder).await {
+                    Ok(_) => return Ok(self.released(Release::Freed)),
+                    Err(WriteError::Refused(status)) if status.code == 404 => {
+                        return Ok(self.released(Release::Gone));
+                    }
+                    Err(WriteError::Refused(status)) if !matches!(status.code, 409 | 422 | 429) => {
+                        return Err(ReleaseError::Write(WriteError::Refused(status)));
+                    }
+                    Err(error) => {
+                        wrote |= matches!(error, WriteError::Ambiguous { .. });
+                        ReleaseError::Write(error)
+                    }
+                },
+                Err(error @ ReadError::Refused(_)) => return Err(ReleaseError::Read(error)),
+                Err(error) => ReleaseError::Read(error),
+            };
+            if shared.clock.now() >= give_up {
+                return Err(failed);
+            }
+            shared.clock.sleep(shared.timing.pause()).await;
+        }
+    }
+
+    fn released(&self, release: Release) -> Release {
+        self.shared.set(LeaseState::Released);
+        release
+    }
+}
+
+/// Ends when the lease lapses, having said so; never while it is not held.
+async fn lapse(shared: &Shared) {
+    if shared.state() != LeaseState::Held {
+        return std::future::pending().await;
+    }
+    shared.clock.sleep_until(shared.lapses_at()).await;
+    shared.set(LeaseState::Lapsed);
+}

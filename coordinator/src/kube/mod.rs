@@ -1,0 +1,18 @@
+//! Control over Kubernetes: the set of API servers, the nodes, the lease, the fence and the drain.
+//!
+//! Kubernetes is used only to quiet a node (cordon, drain, uncordon) and for one Lease. Requests that this room makes,
+//! and the rights that they need: `nodes` get, list, watch, patch; `leases` get, create, patch (one namespace); `pods`
+//! list, watch; `pods/eviction` create; `daemonsets` and `poddisruptionbudgets` get; `/readyz`.
+
+pub mod api_servers;
+mod connection;
+pub mod drain;
+pub mod fence;
+#[cfg(test)]
+mod lab_test;
+pub mod lease;
+pub mod nodes;
+mod patch;
+#[cfg(test)]
+mod testing;
+mod watch;
