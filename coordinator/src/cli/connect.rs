@@ -1,0 +1,206 @@
+//! From flags to a [`Context`]: everything that can be wrong is found before the first connection.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agent::credential::{CredentialError, Desired};
+use agent::step::StepPolicy;
+use talos_proto::Talos;
+use talos_proto::channel::ChannelError;
+use talos_proto::clock::Clock;
+use talos_proto::config::{Context as TalosContext, TalosConfigError, locate};
+use talos_proto::identity::{Identity, IdentityError};
+use zeroize::Zeroizing;
+
+use super::args::{Common, Roll, TakeoverArg, Time};
+use super::exit::Exit;
+use crate::decide::{FleetPolicy, MaxUnavailable};
+use crate::inventory::Context;
+use crate::kube::api_servers::{ApiServers, KubeconfigError};
+use crate::kube::drain::DrainOptions;
+use crate::kube::lease::Timing;
+use crate::settings::{Budgets, Settings};
+
+/// The environment variable that holds the docker config itself.
+const CREDENTIAL: &str = "TALOS_GHCR_CREDENTIAL";
+/// Shorter leases leave no time for a call; tests use the shortest.
+const SHORTEST_LEASE: Duration = Duration::from_secs(2);
+
+/// Why a command cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// No credential was given.
+    #[error(
+        "no credential: give a docker config JSON with --credential-file PATH (or - for stdin), or its content in {CREDENTIAL}"
+    )]
+    NoCredential,
+    /// The credential file cannot be read.
+    #[error("the credential file {} cannot be read", file.display())]
+    ReadCredential {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It holds no usable credential.
+    #[error("the credential cannot be used")]
+    Credential(#[source] CredentialError),
+    /// A flag's value is out of range.
+    #[error("--{flag}: {problem}")]
+    Flag {
+        /// The flag.
+        flag: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The talosconfig.
+    #[error(transparent)]
+    TalosConfig(#[from] TalosConfigError),
+    /// Its certificates.
+    #[error("talosconfig {}: {source}", file.display())]
+    Identity {
+        /// The file.
+        file: PathBuf,
+        /// Which and why.
+        source: IdentityError,
+    },
+    /// Its endpoints.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// The kubeconfig.
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
+}
+
+impl ConnectError {
+    /// What was typed wrong is usage; what a file holds is a failure.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        match self {
+            ConnectError::NoCredential | ConnectError::Flag { .. } => Exit::Usage,
+            _ => Exit::Failed,
+        }
+    }
+}
+
+/// Whether a command can do without the credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// It cannot.
+    Credential,
+    /// It then says less.
+    Nothing,
+}
+
+/// Reads every file that the flags name, and connects nothing yet.
+///
+/// # Errors
+/// [`ConnectError`].
+pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clock) -> Result<Context, ConnectError> {
+    let Common {
+        talosconfig,
+        context,
+        endpoints,
+        kubeconfig,
+        kube_context,
+        nodes,
+        exclude,
+        registry,
+        credential_file,
+        image,
+        lease,
+        legacy_lease,
+        output: _,
+    } = common;
+    let roll = roll.unwrap_or_else(defaults);
+    if roll.lease_duration.0 < SHORTEST_LEASE {
+        let problem = format!("{:?} is too short; at least {SHORTEST_LEASE:?}", roll.lease_duration.0);
+        return Err(ConnectError::Flag { flag: "lease-duration", problem });
+    }
+    let desired = match credential(credential_file.as_deref())? {
+        Some(bytes) => Desired::from_docker_config(&bytes, &registry).map_err(ConnectError::Credential)?,
+        None if need == Need::Credential => return Err(ConnectError::NoCredential),
+        None => Desired::default(),
+    };
+    for image in &image {
+        let known = image.split_once('/').is_some_and(|(host, _)| registry.iter().any(|it| it.as_str() == host));
+        if !known {
+            let hosts: Vec<_> = registry.iter().map(ToString::to_string).collect();
+            let problem =
+                format!("{image:?} is not an image of a managed registry ({}); write HOST/NAME:TAG", hosts.join(", "));
+            return Err(ConnectError::Flag { flag: "image", problem });
+        }
+    }
+    let file = locate(talosconfig.as_deref())?;
+    let selected = TalosContext::load(&file, context.as_deref(), &endpoints)?;
+    let identity = Identity::from_context(&selected, clock.utc())
+        .map_err(|source| ConnectError::Identity { file: file.clone(), source })?;
+    let talos = Talos::new(&identity, &selected.endpoints, clock.clone())?;
+    let servers = ApiServers::connect(kubeconfig.as_deref(), kube_context.as_deref(), clock.clone()).await?;
+    let settings = Settings {
+        registries: registry,
+        images: image,
+        nodes,
+        exclude,
+        lease,
+        legacy_lease: Some(legacy_lease),
+        timing: Timing::scaled(roll.lease_duration.0),
+        lease_wait: roll.lease_wait.map(|time| time.0),
+        takeover: roll.takeover.into(),
+        fleet: FleetPolicy { max_unavailable: roll.max_unavailable, step: StepPolicy { write_missing_proof: true } },
+        allow_control_plane_outage: roll.allow_control_plane_outage,
+        drain: DrainOptions {
+            ignore_daemonsets: roll.ignore_daemonsets,
+            delete_emptydir_data: roll.delete_emptydir_data,
+            force: roll.force,
+        },
+        budgets: Budgets {
+            drain: roll.drain_timeout.0,
+            reboot: roll.reboot_timeout.0,
+            gate: roll.gate_timeout.0,
+            adopt: roll.adopt_timeout.0,
+            run: roll.timeout.map(|time| time.0),
+        },
+    };
+    Ok(Context { servers, talos, identity, desired, settings })
+}
+
+/// The docker config, from the file, from stdin, or from the environment; never from an argument, which every process
+/// of the machine could read.
+fn credential(file: Option<&Path>) -> Result<Option<Zeroizing<Vec<u8>>>, ConnectError> {
+    let Some(file) = file else {
+        return Ok(std::env::var(CREDENTIAL)
+            .ok()
+            .filter(|it| !it.is_empty())
+            .map(|it| Zeroizing::new(it.into_bytes())));
+    };
+    let failed = |source| ConnectError::ReadCredential { file: file.to_owned(), source };
+    if file == Path::new("-") {
+        let mut bytes = Zeroizing::new(Vec::new());
+        std::io::stdin().lock().read_to_end(&mut bytes).map_err(failed)?;
+        return Ok(Some(bytes));
+    }
+    std::fs::read(file).map(|bytes| Some(Zeroizing::new(bytes))).map_err(failed)
+}
+
+/// The roll's defaults, for commands that never roll but show what a run would do.
+fn defaults() -> Roll {
+    let minutes = |minutes: u64| Time(Duration::from_secs(minutes * 60));
+    Roll {
+        lease_duration: minutes(3),
+        lease_wait: None,
+        takeover: TakeoverArg::Auto,
+        max_unavailable: MaxUnavailable::Number(1),
+        allow_control_plane_outage: false,
+        ignore_daemonsets: true,
+        delete_emptydir_data: true,
+        force: false,
+        drain_timeout: minutes(10),
+        reboot_timeout: minutes(15),
+        gate_timeout: minutes(10),
+        adopt_timeout: minutes(3),
+        timeout: None,
+    }
+}

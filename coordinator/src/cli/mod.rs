@@ -1,0 +1,71 @@
+//! The command line: flags, connecting, the commands, exit codes.
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use clap::error::ErrorKind;
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::report;
+use args::{Cli, Command};
+use exit::Exit;
+
+pub mod args;
+pub mod connect;
+pub mod exit;
+mod plan;
+mod verify;
+
+/// A core file would hold the credential.
+pub fn forbid_core_dumps() {
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+}
+
+/// Parses the command line and runs the command.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            let _ = error.print();
+            let fine = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return if fine { Exit::Done } else { Exit::Usage }.into();
+        }
+    };
+    logging();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            report::say(&format!("error: no runtime: {error}"));
+            return Exit::Failed.into();
+        }
+    };
+    let exit = runtime.block_on(async {
+        match cli.command {
+            Command::Plan(args) => plan::plan(args).await,
+            Command::Verify(args) => verify::verify(args).await,
+        }
+    });
+    // A call that hangs in a thread must not hold the exit back.
+    runtime.shutdown_background();
+    if !matches!(exit, Exit::Done | Exit::Differs) {
+        report::say(&format!("exit code {}: {}", exit.code(), exit.meaning()));
+    }
+    exit.into()
+}
+
+/// `TALOS_GHCR_LOG` (else `RUST_LOG`) chooses what is logged to stderr; nothing by default, for the progress says what
+/// people need.
+fn logging() {
+    let filter = ["TALOS_GHCR_LOG", "RUST_LOG"].into_iter().find_map(|name| std::env::var(name).ok());
+    if let Some(filter) = filter {
+        let _ =
+            tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).try_init();
+    }
+}
+
+/// Prints an error with its causes, and gives the exit code back for the caller's last line.
+pub(crate) fn fail(exit: Exit, error: &dyn std::error::Error) -> Exit {
+    report::say(&format!("error: {}", talos_proto::chain(error)));
+    exit
+}

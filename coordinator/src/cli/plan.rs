@@ -1,0 +1,30 @@
+//! `talos-ghcr plan`.
+
+use talos_proto::clock::Clock;
+
+use super::args::PlanArgs;
+use super::connect::{Need, connect};
+use super::exit::Exit;
+use super::fail;
+use crate::inventory::Known;
+use crate::plan::document;
+use crate::report::{Format, machine_readable, print, table};
+
+pub(super) async fn plan(args: PlanArgs) -> Exit {
+    let PlanArgs { detailed_exitcode, common, roll } = args;
+    let format = common.output;
+    let context = match connect(common, Some(roll), Need::Credential, &Clock::system()).await {
+        Ok(context) => context,
+        Err(error) => return fail(error.exit(), &error),
+    };
+    let inventory = match context.inventory(&Known::default()).await {
+        Ok(inventory) => inventory,
+        Err(error) => return fail(Exit::Failed, &error),
+    };
+    let document = document("Plan", &inventory, &context.settings);
+    let text = machine_readable(&document, format).unwrap_or_else(|| table::plan(&document, format == Format::Wide));
+    print(&text);
+    let differs = document.nodes.iter().any(|node| !node.steps.is_empty())
+        || document.summary.blocked + document.summary.unknown > 0;
+    if detailed_exitcode && differs { Exit::Differs } else { Exit::Done }
+}

@@ -1,0 +1,302 @@
+//! Which nodes may be worked on now, and with which step. Pure and total; the same function in `plan`, `run` and
+//! recovery.
+//!
+//! A node says what it needs ([`FleetNode::next_step`]); this says whether it is its turn.
+
+use agent::claims::{Adoption, Verdict};
+use agent::record::RecordState;
+use agent::step::{Step, StepPolicy};
+
+use crate::fleet::{Fencing, FleetNode, Snapshot};
+use crate::order::{Rank, rank, turns};
+
+/// Configs staged at once in the first wave.
+const STAGE_AT_ONCE: usize = 8;
+/// Pulls at once: a registry that refuses counts logins.
+const PULL_AT_ONCE: usize = 4;
+
+/// How many nodes of a class may be disrupted at once: a number, or per cent of the class, rounded down, at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxUnavailable {
+    /// That many.
+    Number(usize),
+    /// That share of the workers.
+    Percent(u8),
+}
+
+impl MaxUnavailable {
+    /// The number for a class of that size.
+    #[must_use]
+    pub fn of(self, class: usize) -> usize {
+        match self {
+            MaxUnavailable::Number(number) => number,
+            MaxUnavailable::Percent(percent) => (class * usize::from(percent) / 100).max(1),
+        }
+    }
+}
+
+impl std::str::FromStr for MaxUnavailable {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is neither a number of nodes nor a percentage such as 25%");
+        if let Some(percent) = text.strip_suffix('%') {
+            return match percent.parse() {
+                Ok(percent @ 1..=100) => Ok(MaxUnavailable::Percent(percent)),
+                _ => Err(wrong()),
+            };
+        }
+        match text.parse() {
+            Ok(0) => Err("0 would let nothing be done; use `plan` to only look".into()),
+            Ok(number) => Ok(MaxUnavailable::Number(number)),
+            Err(_) => Err(wrong()),
+        }
+    }
+}
+
+impl std::fmt::Display for MaxUnavailable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            MaxUnavailable::Number(number) => write!(f, "{number}"),
+            MaxUnavailable::Percent(percent) => write!(f, "{percent}%"),
+        }
+    }
+}
+
+/// What the flags say about the fleet.
+#[derive(Clone, Copy, Debug)]
+pub struct FleetPolicy {
+    /// Workers at once; control planes are always one at a time.
+    pub max_unavailable: MaxUnavailable,
+    /// About a node's own steps.
+    pub step: StepPolicy,
+}
+
+/// One thing to do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Action {
+    /// The Node's name.
+    pub node: String,
+    /// What to do.
+    pub task: Task,
+}
+
+/// What is done to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Take over the fence of a dead run.
+    Adopt,
+    /// Stage with a TRY, pull, make it permanent: the one node that tries the credential first.
+    Canary,
+    /// A step of the node.
+    Step(Step),
+}
+
+impl Task {
+    /// Whether it depends on the registry's word: what a dead run left is put in order without.
+    #[must_use]
+    pub fn needs_registry(&self) -> bool {
+        match self {
+            Task::Adopt => false,
+            Task::Canary => true,
+            Task::Step(step) => matches!(
+                step,
+                Step::Stage
+                    | Step::RecordStaged
+                    | Step::CheckPull
+                    | Step::Claim
+                    | Step::Drain
+                    | Step::Reboot
+                    | Step::WriteProof
+            ),
+        }
+    }
+
+    /// Whether it changes stored state, so that the lease is needed.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        !matches!(
+            self,
+            Task::Step(
+                Step::LookAgain(_) | Step::AwaitAdopted | Step::AwaitRollback | Step::Nothing | Step::Blocked(_)
+            )
+        )
+    }
+}
+
+/// Everything that may be begun now, given what is going on ([`FleetNode::busy`]). Empty with nothing busy means: done,
+/// or nothing can be done.
+#[must_use]
+pub fn decide(snapshot: &Snapshot, policy: &FleetPolicy) -> Vec<Action> {
+    let idle: Vec<(&FleetNode, Step)> = turns(snapshot)
+        .into_iter()
+        .filter(|node| node.busy.is_none())
+        .map(|node| (node, node.next_step(policy.step)))
+        .collect();
+    let mut actions = Vec::new();
+    let mut act = |node: &FleetNode, task: Task| actions.push(Action { node: node.name().to_owned(), task });
+
+    // Residue first; a node that carries our fence goes on whatever else is going on: it is cordoned.
+    for (node, step) in &idle {
+        match &node.fencing {
+            Fencing::Residue { .. } => act(node, Task::Adopt),
+            Fencing::Ours { .. } if !matches!(step, Step::Blocked(_) | Step::Nothing) => {
+                act(node, Task::Step(step.clone()));
+            }
+            _ => {}
+        }
+    }
+    let free: Vec<_> = idle.iter().filter(|(node, _)| !node.is_fenced_by_us()).collect();
+
+    // What only looks or waits.
+    for (node, step) in &free {
+        if matches!(step, Step::LookAgain(_) | Step::AwaitRollback | Step::AwaitAdopted) {
+            act(node, Task::Step(step.clone()));
+        }
+    }
+    // One node tries the credential first; until then it stays on that node alone.
+    let drifted = free.iter().any(|(_, step)| *step == Step::Stage);
+    if drifted && !snapshot.canary_passed {
+        if !snapshot.halted
+            && !snapshot.nodes.iter().any(|node| node.busy == Some(Step::Stage))
+            && let Some(canary) = canary(snapshot, &free)
+        {
+            act(canary, Task::Canary);
+        }
+        return actions;
+    }
+    let busy = |step: &Step| snapshot.nodes.iter().filter(|node| node.busy.as_ref() == Some(step)).count();
+    let mut wave = |step: Step, at_once: usize, only_reboot: bool| {
+        let room = at_once.saturating_sub(busy(&step));
+        let wanting = free.iter().filter(|(node, wants)| *wants == step && (!only_reboot || !is_live(node)));
+        wanting.take(room).for_each(|(node, _)| act(node, Task::Step(step.clone())));
+    };
+    // Staging a Reboot-mode node disrupts nothing: any unplanned reboot adopts it already.
+    wave(Step::Stage, STAGE_AT_ONCE, true);
+    wave(Step::RecordStaged, STAGE_AT_ONCE, false);
+    wave(Step::CheckPull, PULL_AT_ONCE, false);
+    wave(Step::WriteProof, STAGE_AT_ONCE, false);
+
+    let staging = free.iter().any(|(node, step)| *step == Step::Stage && !is_live(node))
+        || snapshot.nodes.iter().any(|node| matches!(node.busy, Some(Step::Stage | Step::RecordStaged)));
+    if !staging && !snapshot.halted {
+        for node in disruptable(snapshot, policy, &free) {
+            let step = if is_live(node) { Step::Stage } else { Step::Claim };
+            act(node, Task::Step(step));
+        }
+    }
+    actions
+}
+
+fn is_live(node: &FleetNode) -> bool {
+    node.judgement.as_ref().is_some_and(|judgement| judgement.adoption == Adoption::Live)
+}
+
+/// The node that tries the credential: a Reboot-mode worker if there is one, for it is not disturbed by it; never the
+/// endpoint node unless it is alone.
+fn canary<'a>(snapshot: &Snapshot, free: &[&'a (&'a FleetNode, Step)]) -> Option<&'a FleetNode> {
+    let wanting = free.iter().filter(|(_, step)| *step == Step::Stage).map(|(node, _)| *node);
+    // `turns` has sorted them, so the first of the best is a worker, and the endpoint node is the last of all.
+    let best = wanting.min_by_key(|node| {
+        let endpoint = snapshot.is_endpoint(node);
+        (endpoint, is_live(node) || !node.kube.ready, node.kube.control_plane)
+    })?;
+    // A Live node's CRI restarts twice for a TRY: that is a disruption, and it waits for a place in the budget.
+    let alone = !snapshot.nodes.iter().any(|node| {
+        node.name() != best.name() && node.kube.control_plane == best.kube.control_plane && node.is_disrupted()
+    });
+    (!is_live(best) || alone).then_some(best)
+}
+
+/// The nodes whose disruption may begin now, in order.
+fn disruptable<'a>(
+    snapshot: &Snapshot,
+    policy: &FleetPolicy,
+    free: &[&'a (&'a FleetNode, Step)],
+) -> Vec<&'a FleetNode> {
+    let wants = |node: &FleetNode, step: &Step| match step {
+        Step::Claim => true,
+        Step::Stage => is_live(node),
+        _ => false,
+    };
+    let disrupted = |control_plane: bool, but: &str| {
+        let of_class = snapshot.nodes.iter().filter(|node| node.kube.control_plane == control_plane && counts(node));
+        of_class.filter(|node| node.name() != but && node.is_disrupted()).count()
+    };
+    let workers = snapshot.nodes.iter().filter(|node| !node.kube.control_plane && counts(node)).count();
+    let allowed = policy.max_unavailable.of(workers);
+    let mut begun = Vec::new();
+    for (node, _) in free.iter().filter(|(node, step)| !node.kube.control_plane && wants(node, step)) {
+        // The node itself does not count: its own ill health must not keep it from recovering.
+        if disrupted(false, node.name()) + begun.len() < allowed {
+            begun.push(*node);
+        }
+    }
+    // No control plane while a known worker still needs its turn.
+    let workers_left = snapshot.nodes.iter().any(|node| !node.kube.control_plane && needs_turn(node, policy));
+    if !begun.is_empty() || workers_left {
+        return begun;
+    }
+    let control_plane = free.iter().find(|(node, step)| node.kube.control_plane && wants(node, step));
+    if let Some((node, _)) = control_plane {
+        // The endpoint node only when no other control plane needs its turn, not even one that is looked at again.
+        let others_left = snapshot
+            .nodes
+            .iter()
+            .any(|other| other.name() != node.name() && other.kube.control_plane && needs_turn(other, policy));
+        let last = rank(snapshot, node) == Rank::Endpoint;
+        if disrupted(true, node.name()) == 0 && !(last && others_left) {
+            begun.push(node);
+        }
+    }
+    begun
+}
+
+/// Another system in the cluster is no part of the fleet; a left-out node is, for the budget.
+fn counts(node: &FleetNode) -> bool {
+    !matches!(node.talk, crate::fleet::Talk::NotTalos(_))
+}
+
+/// Whether a node has its disruption still before it, or is in the middle of it.
+fn needs_turn(node: &FleetNode, policy: &FleetPolicy) -> bool {
+    if node.busy.is_some() {
+        return !matches!(node.busy, Some(Step::WriteProof));
+    }
+    match node.next_step(policy.step) {
+        Step::Nothing | Step::Blocked(_) | Step::WriteProof => false,
+        Step::CheckPull => node.verdict() == Verdict::Stale,
+        _ => true,
+    }
+}
+
+/// Whether the revision was seen to work: some node holds it persisted, with a record of ours.
+#[must_use]
+pub fn canary_has_passed(nodes: &[FleetNode]) -> bool {
+    nodes.iter().any(|node| {
+        let Some(judgement) = &node.judgement else { return false };
+        let of_revision = judgement.record.as_ref().is_some_and(|record| {
+            Some(record.revision) == judgement.revision
+                && matches!(record.state, RecordState::Staged | RecordState::Proved)
+        });
+        of_revision && judgement.claims.configured.holds() && !judgement.own_try
+    })
+}
+
+/// The nodes that are left as a human must see them, with the reason: what keeps a run from exit 0.
+#[must_use]
+pub fn left_over(snapshot: &Snapshot, policy: &FleetPolicy) -> Vec<(String, String)> {
+    let mut left = Vec::new();
+    for node in turns(snapshot).into_iter().filter(|node| !node.is_ignored()) {
+        let reason = match (node.next_step(policy.step), node.verdict()) {
+            (_, Verdict::Leaving | Verdict::Gone) => continue,
+            (Step::Blocked(blocked), _) => blocked.to_string(),
+            (Step::Nothing, Verdict::Current | Verdict::Unproved) => continue,
+            (step, verdict) => match verdict.reason() {
+                Some(reason) => reason,
+                None => format!("{}: next would be: {step}", verdict.name()),
+            },
+        };
+        left.push((node.name().to_owned(), reason));
+    }
+    left
+}

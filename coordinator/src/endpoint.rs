@@ -1,0 +1,65 @@
+//! Which node serves the kubeconfig's address: the one that must go last.
+
+use std::net::IpAddr;
+
+use agent::facts::Look;
+use talos_proto::identity::address_of;
+
+use crate::fleet::{Endpoint, FleetNode};
+
+/// The addresses behind a host name or address; empty when it does not resolve.
+pub async fn resolve(host: &str, port: u16) -> Vec<IpAddr> {
+    if let Some(address) = address_of(host) {
+        return vec![address];
+    }
+    match tokio::net::lookup_host((host, port)).await {
+        Ok(found) => found.map(|socket| socket.ip().to_canonical()).collect(),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Finds the endpoint node from what each control plane says about its addresses. `NodeAddresses current` comes first
+/// because it holds a VIP while the node has it; Members do not tell, they list a VIP under a dead node for over a
+/// minute (talos-captures, point 19).
+#[must_use]
+pub fn find(server: (&str, u16), resolved: &[IpAddr], nodes: &[FleetNode]) -> Endpoint {
+    let (host, port) = server;
+    let server = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let answer = |node: Option<&FleetNode>, rule: String| Endpoint {
+        server: server.clone(),
+        node: node.map(|node| node.name().to_owned()),
+        rule,
+    };
+    if resolved.is_empty() {
+        return answer(None, format!("{host} does not resolve: no single node"));
+    }
+    let control_planes = || nodes.iter().filter(|node| node.kube.control_plane);
+    let talos_has = |node: &FleetNode, address: &IpAddr| {
+        let addresses = node.facts().map(|facts| &facts.addresses);
+        matches!(addresses, Some(Look::Seen(list)) if list.contains(address))
+    };
+    let kubernetes_has = |node: &FleetNode, address: &IpAddr| node.kube.internal_ip == Some(*address);
+    let mut holders: Vec<(&FleetNode, &str)> = Vec::new();
+    for address in resolved {
+        let by_talos = control_planes().find(|node| talos_has(node, address)).map(|node| (node, "Talos"));
+        let by_node = || control_planes().find(|node| kubernetes_has(node, address)).map(|node| (node, "its Node"));
+        if let Some(found) = by_talos.or_else(by_node)
+            && !holders.iter().any(|(node, _)| node.name() == found.0.name())
+        {
+            holders.push(found);
+        }
+    }
+    match holders.as_slice() {
+        [] => answer(None, format!("{host} is no control plane's address (a load balancer?): no single node")),
+        [(node, by)] if resolved.len() == 1 => {
+            let vip = node.kube.internal_ip != resolved.first().copied();
+            let kind = if vip { "a further address (a VIP?)" } else { "the address" };
+            answer(Some(node), format!("{host} is {kind} of {} by {by}", node.name()))
+        }
+        [(node, _)] => answer(Some(node), format!("of the addresses of {host} only {} has one", node.name())),
+        several => {
+            let names: Vec<_> = several.iter().map(|(node, _)| node.name()).collect();
+            answer(None, format!("{host} resolves to {}: no single node", names.join(", ")))
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! The inventory: Kubernetes Nodes joined with the Talos nodes behind them, read fresh.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use agent::claims::judge;
+use agent::credential::Desired;
+use agent::facts::{Facts, Want};
+use agent::step::Memory;
+use futures::StreamExt;
+use talos_proto::chain;
+use talos_proto::identity::{ADMIN, Identity};
+use talos_proto::{CallError, Talos, Why};
+
+use crate::decide::canary_has_passed;
+use crate::endpoint;
+use crate::fleet::{Fencing, FleetNode, Snapshot, Talk};
+use crate::identity::mismatch;
+use crate::kube::api_servers::{ApiServers, ReadError};
+use crate::kube::fence::Fence;
+use crate::kube::lease::{self, LeaseRecord};
+use crate::kube::nodes::{self, NodeView};
+use crate::settings::Settings;
+
+/// Nodes that are asked at once.
+const AT_ONCE: usize = 16;
+
+/// Everything a command works with.
+pub struct Context {
+    /// The Kubernetes API servers.
+    pub servers: ApiServers,
+    /// The Talos API.
+    pub talos: Talos,
+    /// Who we are for Talos.
+    pub identity: Identity,
+    /// The credentials that the nodes should have; empty when none was given.
+    pub desired: Desired,
+    /// What the flags say.
+    pub settings: Settings,
+}
+
+/// Why there is no inventory.
+#[derive(Debug, thiserror::Error)]
+pub enum InventoryError {
+    /// The Nodes could not be listed.
+    #[error("the Kubernetes Nodes could not be listed")]
+    Nodes(#[source] ReadError),
+    /// The Lease could not be read: a failed read is never "nothing held".
+    #[error("the Lease {name} could not be read")]
+    Lease {
+        /// Its `namespace/name`.
+        name: String,
+        /// Why.
+        #[source]
+        source: ReadError,
+    },
+    /// No Node of Kubernetes could be joined with a Talos node.
+    #[error("none of the {nodes} Kubernetes Nodes could be joined with a Talos node: {first}")]
+    NothingJoined {
+        /// How many Nodes there are.
+        nodes: usize,
+        /// The first node's reason.
+        first: String,
+    },
+    /// `--nodes` or `--exclude` names what is not there.
+    #[error("there is no node {name} in the cluster (named by --{flag}); it has: {known}")]
+    NoSuchNode {
+        /// The flag.
+        flag: &'static str,
+        /// The name.
+        name: String,
+        /// The names of the Nodes.
+        known: String,
+    },
+}
+
+/// One look at everything.
+#[derive(Debug)]
+pub struct Inventory {
+    /// The fleet.
+    pub snapshot: Snapshot,
+    /// The Lease, if there is one.
+    pub lease: Option<LeaseRecord>,
+    /// The old script's Lease, if there is one.
+    pub legacy: Option<LeaseRecord>,
+}
+
+/// Whose fences are ours, and what is known beyond the cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Our identity in the Lease, once it is held.
+    pub holder: Option<String>,
+    /// Nodes that this run claimed in their turn.
+    pub claimed: BTreeSet<String>,
+    /// By Node UID: a node of the same name is another node.
+    pub memory: BTreeMap<String, Memory>,
+    /// A node of ours did not come back.
+    pub halted: bool,
+}
+
+impl Context {
+    /// Whether the identity may read and write machine configs.
+    #[must_use]
+    pub fn is_admin(&self) -> bool {
+        self.identity.has_role(ADMIN)
+    }
+
+    /// Reads Nodes and Leases, then every Talos node.
+    ///
+    /// # Errors
+    /// [`InventoryError`]. A node that does not answer is a row, not an error.
+    pub async fn inventory(&self, known: &Known) -> Result<Inventory, InventoryError> {
+        let settings = &self.settings;
+        let (nodes, held, legacy) = futures::join!(
+            nodes::list(&self.servers),
+            lease::look(&self.servers, &settings.lease.namespace, &settings.lease.name),
+            async {
+                match settings.legacy_lease.as_ref().filter(|legacy| **legacy != settings.lease) {
+                    Some(legacy) => lease::look(&self.servers, &legacy.namespace, &legacy.name).await,
+                    None => Ok(None),
+                }
+            },
+        );
+        let nodes = nodes.map_err(InventoryError::Nodes)?;
+        let lease = held.map_err(|source| InventoryError::Lease { name: settings.lease.to_string(), source })?;
+        let legacy = legacy.map_err(|source| InventoryError::Lease {
+            name: settings.legacy_lease.as_ref().map(ToString::to_string).unwrap_or_default(),
+            source,
+        })?;
+        self.check_names(&nodes)?;
+        let mut fleet: Vec<FleetNode> = futures::stream::iter(nodes)
+            .map(|node| self.look_at(node, known))
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
+        fleet.sort_by(|a, b| a.kube.name.cmp(&b.kube.name));
+        if !fleet.iter().any(|node| node.facts().is_some()) {
+            let reason = |node: &FleetNode| match &node.talk {
+                Talk::Unreachable(why) | Talk::NotTalos(why) => format!("{}: {why}", node.name()),
+                Talk::Facts(_) => String::new(),
+            };
+            let first = fleet.first().map_or_else(|| "the cluster has no Nodes".into(), reason);
+            return Err(InventoryError::NothingJoined { nodes: fleet.len(), first });
+        }
+        let (host, port) = self.servers.server();
+        let resolved = endpoint::resolve(&host, port).await;
+        let endpoint = endpoint::find((&host, port), &resolved, &fleet);
+        let snapshot = Snapshot {
+            canary_passed: canary_has_passed(&fleet),
+            endpoint,
+            leader: None,
+            halted: known.halted,
+            warnings: self.warnings(),
+            nodes: fleet,
+        };
+        Ok(Inventory { snapshot, lease, legacy })
+    }
+
+    /// Looks at one node again; `None` when it is gone from Kubernetes.
+    ///
+    /// # Errors
+    /// [`ReadError`] when Kubernetes does not answer.
+    pub async fn look_again(&self, name: &str, known: &Known) -> Result<Option<FleetNode>, ReadError> {
+        match nodes::get(&self.servers, name).await? {
+            Some(node) => Ok(Some(self.look_at(node, known).await)),
+            None => Ok(None),
+        }
+    }
+
+    async fn look_at(&self, kube: NodeView, known: &Known) -> FleetNode {
+        let memory = known.memory.get(&kube.uid).cloned().unwrap_or_default();
+        let talk = self.ask(&kube).await;
+        let facts = if let Talk::Facts(facts) = &talk { Some(facts) } else { None };
+        let judgement = facts.map(|facts| judge(facts, &self.desired, &memory.pull, self.talos.clock().utc()));
+        FleetNode {
+            mismatch: facts.and_then(|facts| mismatch(&kube, facts)),
+            fencing: fencing(&kube, known, &self.settings.lease.to_string()),
+            left_out: self.settings.leaves_out(&kube.name),
+            talk,
+            judgement,
+            memory,
+            busy: None,
+            kube,
+        }
+    }
+
+    async fn ask(&self, kube: &NodeView) -> Talk {
+        if !kube.talos {
+            return Talk::NotTalos(format!("osImage is {:?}", kube.os_image));
+        }
+        let Some(address) = kube.internal_ip else {
+            return Talk::Unreachable("the Node has no InternalIP".into());
+        };
+        let want = Want { admin: self.is_admin(), addresses: kube.control_plane };
+        match Facts::read(&self.talos.node(address), want).await {
+            Ok(facts) => Talk::Facts(Box::new(facts)),
+            Err(error) => Talk::Unreachable(say(&error)),
+        }
+    }
+
+    fn check_names(&self, nodes: &[NodeView]) -> Result<(), InventoryError> {
+        let known = || nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
+        for (flag, names) in [("nodes", &self.settings.nodes), ("exclude", &self.settings.exclude)] {
+            // An excluded node that is gone is what its operator wanted; a selected one that is gone is a mistake.
+            let missing = names.iter().find(|name| flag == "nodes" && !nodes.iter().any(|node| node.name == **name));
+            if let Some(name) = missing {
+                return Err(InventoryError::NoSuchNode { flag, name: name.clone(), known: known() });
+            }
+        }
+        Ok(())
+    }
+
+    fn warnings(&self) -> BTreeSet<String> {
+        let mut warnings = BTreeSet::new();
+        if !self.is_admin() {
+            let roles: Vec<_> = self.identity.roles.iter().map(String::as_str).collect();
+            let roles = if roles.is_empty() { "no role".to_owned() } else { roles.join(", ") };
+            warnings.insert(format!(
+                "the Talos identity has {roles}, not {ADMIN}: \"configured\" cannot be looked at and nothing be written"
+            ));
+        }
+        warnings
+    }
+}
+
+/// The chain of a call's error, but for what everybody would read twice.
+fn say(error: &CallError) -> String {
+    match &error.why {
+        Why::Connect(_) => format!("no Talos endpoint could be reached ({})", chain(error)),
+        _ => chain(error),
+    }
+}
+
+/// Whose fence stands on the Node. A fence under our lease is ours or residue: who else could have written it is dead,
+/// or the lease will not be given to us.
+fn fencing(node: &NodeView, known: &Known, lease: &str) -> Fencing {
+    match Fence::on(node) {
+        None => Fencing::Free,
+        Some((_, Err(error))) => Fencing::Unreadable(format!("the fence on {} cannot be read: {error}", node.name)),
+        // Copied from another node, or left over from one that had this name (F14).
+        Some((raw, Ok(fence))) if fence.uid != node.uid => Fencing::Residue { raw: raw.to_owned(), fence },
+        Some((raw, Ok(fence))) if Some(&fence.holder) == known.holder.as_ref() => {
+            Fencing::Ours { raw: raw.to_owned(), in_turn: known.claimed.contains(&node.uid), fence }
+        }
+        Some((raw, Ok(fence))) if fence.lease == lease => Fencing::Residue { raw: raw.to_owned(), fence },
+        Some((_, Ok(fence))) => Fencing::Foreign { holder: fence.holder, lease: fence.lease },
+    }
+}
+
+/// A context that the steps of a roll share.
+pub type Shared = Arc<Context>;

@@ -1,0 +1,172 @@
+//! The plan and the verification as tables.
+
+use std::fmt::Write as _;
+
+use agent::claims::{Answer, Claims};
+
+use crate::plan::{NodeRow, PlanDocument};
+
+/// Columns, each as wide as its widest cell; the last one runs free.
+#[must_use]
+pub fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+        cells.chain([header[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let mut text = String::new();
+    let mut line = |cells: &[&str]| {
+        let mut out = String::new();
+        for (cell, width) in cells.iter().zip(&widths) {
+            let _ = write!(out, "{cell:width$}   ");
+        }
+        text.push_str(out.trim_end());
+        text.push('\n');
+    };
+    line(header);
+    for row in rows {
+        line(&row.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    text
+}
+
+/// The plan for people.
+#[must_use]
+pub fn plan(document: &PlanDocument, wide: bool) -> String {
+    let mut text = String::new();
+    let header: &[&str] = if wide {
+        &["ORDER", "NODE", "ROLE", "TALOS", "ADDRESS", "VERDICT", "ADOPTS BY", "STEPS", "WHY"]
+    } else {
+        &["ORDER", "NODE", "TALOS", "VERDICT", "STEPS", "WHY"]
+    };
+    let rows: Vec<Vec<String>> = document.nodes.iter().map(|node| plan_row(node, wide)).collect();
+    text.push_str(&columns(header, &rows));
+    text.push('\n');
+    let endpoint = &document.endpoint;
+    let last = if document.summary.to_reboot > 0 { ", goes last" } else { "" };
+    let node = endpoint.node.as_ref().map_or_else(|| "no single node".to_owned(), |node| format!("{node}{last}"));
+    let _ = writeln!(text, "Endpoint {}: {node} ({})", endpoint.server, endpoint.rule);
+    if let Some(holder) = &document.lease.holder {
+        let run = document.lease.run.as_ref().map(|run| format!(" ({run})")).unwrap_or_default();
+        let _ = writeln!(text, "Lease {}: held by {holder}{run}", document.lease.name);
+    }
+    for warning in &document.warnings {
+        let _ = writeln!(text, "Warning: {warning}");
+    }
+    let _ = writeln!(text, "{}", summary(document));
+    text
+}
+
+/// The one line that says what would be done.
+#[must_use]
+pub fn summary(document: &PlanDocument) -> String {
+    let counts = &document.summary;
+    let changing = document.nodes.iter().filter(|node| !node.steps.is_empty()).count();
+    let mut line = if changing == 0 && counts.blocked + counts.unknown == 0 {
+        format!("Nothing to do: {} current", counts.current)
+    } else {
+        format!(
+            "Plan: {} to reboot, {} to adopt live, {} to change without disruption, {} unchanged",
+            counts.to_reboot,
+            counts.to_adopt_live,
+            changing.saturating_sub(counts.to_reboot + counts.to_adopt_live),
+            counts.current
+        )
+    };
+    for (number, word) in [(counts.blocked, "blocked"), (counts.unknown, "unknown"), (counts.left_alone, "left alone")]
+    {
+        if number > 0 {
+            let _ = write!(line, ", {number} {word}");
+        }
+    }
+    line.push('.');
+    line
+}
+
+fn plan_row(node: &NodeRow, wide: bool) -> Vec<String> {
+    let dash = || "-".to_owned();
+    let order = node.order.map_or_else(dash, |order| order.to_string());
+    let steps = if node.steps.is_empty() { dash() } else { node.steps.join(", ") };
+    let talos = node.talos.clone().unwrap_or_else(dash);
+    let mut why = node.reason.clone();
+    if let Some(fence) = &node.fence {
+        let _ = write!(why, "; fenced: {fence}");
+    }
+    if wide {
+        let address = node.address.clone().unwrap_or_else(dash);
+        let adoption = node.adoption.clone().unwrap_or_else(dash);
+        vec![order, node.name.clone(), node.role.into(), talos, address, node.verdict.into(), adoption, steps, why]
+    } else {
+        vec![order, node.name.clone(), talos, node.verdict.into(), steps, why]
+    }
+}
+
+/// The verification for people: the four claims side by side, then the evidence of what does not hold.
+#[must_use]
+pub fn verification(document: &PlanDocument, wide: bool) -> String {
+    let rows: Vec<Vec<String>> = document
+        .nodes
+        .iter()
+        .map(|node| {
+            let mut row = vec![node.name.clone(), node.talos.clone().unwrap_or_else(|| "-".into())];
+            match &node.claims {
+                Some(claims) => row.extend(each(claims).map(|(_, answer, _)| word(answer).to_owned())),
+                None => row.extend(std::iter::repeat_n("?".to_owned(), 4)),
+            }
+            row.push(node.verdict.into());
+            row
+        })
+        .collect();
+    let mut text = columns(&["NODE", "TALOS", "CONFIGURED", "LOADED", "PULL", "PROOF", "VERDICT"], &rows);
+    let mut evidence = String::new();
+    for node in &document.nodes {
+        match &node.claims {
+            Some(claims) => {
+                for (name, answer, why) in each(claims) {
+                    if wide || answer != Answer::True {
+                        let _ = writeln!(evidence, "{} {name}: {} ({why})", node.name, word(answer));
+                    }
+                }
+            }
+            None => {
+                let _ = writeln!(evidence, "{}: {}", node.name, node.reason);
+            }
+        }
+    }
+    if !evidence.is_empty() {
+        text.push('\n');
+        text.push_str(&evidence);
+    }
+    for warning in &document.warnings {
+        let _ = writeln!(text, "Warning: {warning}");
+    }
+    text
+}
+
+fn each(claims: &Claims) -> [(&'static str, Answer, &str); 4] {
+    [
+        ("configured", claims.configured.answer, claims.configured.evidence.as_str()),
+        ("loaded", claims.loaded.answer, claims.loaded.evidence.as_str()),
+        ("pull", claims.pull.answer, claims.pull.evidence.as_str()),
+        ("proof", claims.proof.answer, claims.proof.evidence.as_str()),
+    ]
+}
+
+fn word(answer: Answer) -> &'static str {
+    match answer {
+        Answer::True => "yes",
+        Answer::False => "no",
+        Answer::Unknown => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_cells_and_nothing_trails() {
+        let rows = vec![vec!["a".into(), "long cell".into(), "x".into()], vec!["bb".into(), "y".into(), String::new()]];
+        assert_eq!(columns(&["A", "B", "C"], &rows), "A    B           C\na    long cell   x\nbb   y\n");
+    }
+}

@@ -1,0 +1,104 @@
+//! What the flags say, checked and with their units.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use agent::credential::RegistryHost;
+
+use crate::decide::FleetPolicy;
+use crate::kube::drain::DrainOptions;
+use crate::kube::lease::{Takeover, Timing};
+
+/// The name of a Lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for LeaseName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+impl FromStr for LeaseName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+                Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            _ => Err(format!("{text:?} is not NAMESPACE/NAME")),
+        }
+    }
+}
+
+/// How long things may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Budgets {
+    /// Evictions and the pods' end, for one node.
+    pub drain: Duration,
+    /// From the reboot call until the node is ready.
+    pub reboot: Duration,
+    /// How long a closed gate is waited for.
+    pub gate: Duration,
+    /// How long a Live node may take to adopt.
+    pub adopt: Duration,
+    /// The whole run; `None` is no limit.
+    pub run: Option<Duration>,
+}
+
+/// Everything that the flags decide.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Registry hosts whose credential is managed.
+    pub registries: Vec<RegistryHost>,
+    /// Private images whose pull is proved.
+    pub images: Vec<String>,
+    /// Only these nodes are worked on; empty is all.
+    pub nodes: Vec<String>,
+    /// These are left alone.
+    pub exclude: Vec<String>,
+    /// Our Lease.
+    pub lease: LeaseName,
+    /// The old script's.
+    pub legacy_lease: Option<LeaseName>,
+    /// Its times.
+    pub timing: Timing,
+    /// How long a living holder is waited for; `None` watches one that may be dead, zero refuses at first sight.
+    pub lease_wait: Option<Duration>,
+    /// When the lease of another may be taken.
+    pub takeover: Takeover,
+    /// About order and budget.
+    pub fleet: FleetPolicy,
+    /// One or two control planes: their reboot takes the API or the quorum away.
+    pub allow_control_plane_outage: bool,
+    /// About pods.
+    pub drain: DrainOptions,
+    /// How long things may take.
+    pub budgets: Budgets,
+}
+
+impl Settings {
+    /// Whether the node of that name is left alone.
+    #[must_use]
+    pub fn leaves_out(&self, name: &str) -> bool {
+        self.exclude.iter().any(|excluded| excluded == name)
+            || (!self.nodes.is_empty() && !self.nodes.iter().any(|node| node == name))
+    }
+
+    /// The image whose pull is proved and its registry: the first that belongs to a managed one.
+    #[must_use]
+    pub fn proof_image(&self) -> Option<(&RegistryHost, &str)> {
+        self.images.iter().find_map(|image| {
+            let host = image.split_once('/').map(|(host, _)| host)?;
+            let registry = self.registries.iter().find(|registry| registry.as_str() == host)?;
+            Some((registry, image.as_str()))
+        })
+    }
+}
