@@ -1,9 +1,11 @@
 //! Floor 3: the fleet and its control. Owns the binary `talos-ghcr`.
 //!
-//! One level-triggered loop: [`inventory`] observes, [`decide`](mod@decide) decides (pure). State lives in the cluster, never in the process.
+//! One level-triggered loop: [`inventory`] observes, [`decide`](mod@decide) decides (pure), [`rollout`] performs, and
+//! observes again. State lives in the cluster, never in the process.
 //!
 //! - [`fleet`], [`order`], [`decide`](mod@decide), [`plan`], [`identity`], [`endpoint`]: pure, but for one name lookup.
-//! - [`kube`], [`registry`], [`holder`]: what is asked of etcd, Kubernetes, the registry, and this process.
+//! - [`gates`], [`kube`], [`registry`], [`holder`]: what is asked of etcd, Kubernetes, the registry, and this process.
+//! - [`rollout`]: the effects, one file a kind of step.
 //! - [`report`], [`cli`]: what people see and type.
 #![warn(missing_docs)]
 
@@ -11,6 +13,7 @@ pub mod cli;
 pub mod decide;
 pub mod endpoint;
 pub mod fleet;
+pub mod gates;
 pub mod holder;
 pub mod identity;
 pub mod inventory;
@@ -19,4 +22,5 @@ pub mod order;
 pub mod plan;
 pub mod registry;
 pub mod report;
+pub mod rollout;
 pub mod settings;

@@ -33,6 +33,8 @@ pub struct Cli {
 pub enum Command {
     /// Show what each node has, why it differs, and what `run` would do; changes nothing.
     Plan(PlanArgs),
+    /// Bring the cluster onto the credential. Nothing to do means nothing written.
+    Run(RunArgs),
     /// Check the four claims of each node: configured, loaded, pull, proof; changes nothing.
     Verify(VerifyArgs),
 }

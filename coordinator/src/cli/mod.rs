@@ -14,6 +14,8 @@ pub mod args;
 pub mod connect;
 pub mod exit;
 mod plan;
+mod run;
+mod signals;
 mod verify;
 
 /// A core file would hold the credential.
@@ -44,6 +46,7 @@ pub fn main() -> ExitCode {
         match cli.command {
             Command::Plan(args) => plan::plan(args).await,
             Command::Verify(args) => verify::verify(args).await,
+            Command::Run(args) => Box::pin(run::run(args)).await,
         }
     });
     // A call that hangs in a thread must not hold the exit back.

@@ -1,0 +1,66 @@
+//! Signals: the first one stops in order, a repeat of the same one at once.
+
+use std::time::Duration;
+
+use talos_proto::clock::Clock;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::exit::Exit;
+use crate::report;
+
+/// A CI job is cancelled with INT and, 7.5 s later, TERM: within this both are one cancellation.
+const ONE_CANCELLATION: Duration = Duration::from_secs(10);
+
+/// What asked the run to stop.
+pub(super) struct Stop {
+    /// Cancelled at the first signal or at `--timeout`.
+    pub(super) token: CancellationToken,
+    cause: oneshot::Receiver<Exit>,
+}
+
+impl Stop {
+    /// Listens from now on; `limit` is `--timeout`.
+    pub(super) fn listen(clock: &Clock, limit: Option<Duration>) -> std::io::Result<Self> {
+        let token = CancellationToken::new();
+        let (tell, cause) = oneshot::channel();
+        let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let (clock, stop) = (clock.clone(), token.clone());
+        tokio::spawn(async move {
+            let timeout = async {
+                match limit {
+                    Some(limit) => clock.sleep_until(clock.now() + limit).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let first = tokio::select! {
+                _ = int.recv() => Exit::Signal(2),
+                _ = term.recv() => Exit::Signal(15),
+                () = timeout => Exit::Stopped,
+            };
+            report::say("stopping: no new step is begun, what this run cordoned is given back (again: at once)");
+            let _ = tell.send(first);
+            stop.cancel();
+            let since = clock.now();
+            loop {
+                let again = tokio::select! {
+                    _ = int.recv() => Exit::Signal(2),
+                    _ = term.recv() => Exit::Signal(15),
+                };
+                let same_cancellation = first == Exit::Signal(2)
+                    && again == Exit::Signal(15)
+                    && clock.now().since(since) < ONE_CANCELLATION;
+                if !same_cancellation {
+                    std::process::exit(again.code().into());
+                }
+            }
+        });
+        Ok(Self { token, cause })
+    }
+
+    /// How the run ends because of it; `None` when nothing asked it to stop.
+    pub(super) fn exit(&mut self) -> Option<Exit> {
+        self.cause.try_recv().ok()
+    }
+}

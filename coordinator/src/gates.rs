@@ -1,0 +1,223 @@
+//! The gates before each disruption, read again in the same second. What they judge by is pure.
+//!
+//! A dead etcd member is invisible in the member list and in the others' status, so every voter is asked itself, and no
+//! answer is a closed gate (talos-captures, point 18).
+
+use std::net::IpAddr;
+
+use talos_proto::proto::machine::{EtcdMember, EtcdMemberStatus};
+use talos_proto::{CallError, Talos, chain};
+
+use crate::decide::MaxUnavailable;
+use crate::kube::api_servers::{ApiServers, ReadError};
+use crate::kube::fence;
+use crate::kube::nodes::{self, NodeView};
+
+/// How far a voter may lag behind the leader's applied index and still count as caught up.
+const LAG: u64 = 1_000;
+
+/// Why a node may not be disrupted now, and so what would open the gate.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Closed {
+    /// The Node is another one, or gone.
+    #[error("the Node was replaced or is gone")]
+    Replaced,
+    /// As many as may be are disrupted already.
+    #[error("{disrupted} of the {class} are not available ({names}), {allowed} may be")]
+    Budget {
+        /// How many.
+        disrupted: usize,
+        /// `workers` or `control planes`.
+        class: &'static str,
+        /// Which.
+        names: String,
+        /// How many may be, this one included.
+        allowed: usize,
+    },
+    /// A reboot takes the API or the quorum away.
+    #[error(
+        "the cluster has {0} control plane(s): its API or etcd's quorum is away during the reboot; allow that with --allow-control-plane-outage"
+    )]
+    Outage(usize),
+    /// etcd is not well enough to lose this member for a while.
+    #[error("etcd: {0}")]
+    Etcd(String),
+    /// Kubernetes did not answer.
+    #[error("Kubernetes did not answer: {0}")]
+    Kubernetes(String),
+}
+
+impl Closed {
+    /// Whether waiting can open it.
+    #[must_use]
+    pub fn may_open(&self) -> bool {
+        !matches!(self, Closed::Outage(_) | Closed::Replaced)
+    }
+}
+
+/// What the gates are told about the fleet's rules.
+#[derive(Clone, Copy, Debug)]
+pub struct GateRules {
+    /// Workers at once.
+    pub max_unavailable: MaxUnavailable,
+    /// `--allow-control-plane-outage`.
+    pub allow_outage: bool,
+}
+
+/// Looks at everything that must hold before `node` is disrupted; answers the Node as it is in this moment.
+///
+/// # Errors
+/// [`Closed`], the first gate that is.
+pub async fn look(servers: &ApiServers, talos: &Talos, node: &NodeView, rules: GateRules) -> Result<NodeView, Closed> {
+    let all = nodes::list(servers).await.map_err(|error: ReadError| Closed::Kubernetes(chain(&error)))?;
+    let now = budget(&all, node, rules)?.clone();
+    if node.control_plane {
+        etcd(talos, &all, node).await?;
+    }
+    Ok(now)
+}
+
+/// The budget and the other control planes, from the Nodes as they are now.
+fn budget<'a>(all: &'a [NodeView], node: &NodeView, rules: GateRules) -> Result<&'a NodeView, Closed> {
+    let Some(now) = all.iter().find(|other| other.name == node.name && other.uid == node.uid) else {
+        return Err(Closed::Replaced);
+    };
+    let class: Vec<_> = all.iter().filter(|other| other.control_plane == node.control_plane && other.talos).collect();
+    if node.control_plane && class.len() < 3 && !rules.allow_outage {
+        return Err(Closed::Outage(class.len()));
+    }
+    let allowed = if node.control_plane { 1 } else { rules.max_unavailable.of(class.len()) };
+    let away: Vec<_> = class
+        .iter()
+        .filter(|other| other.name != node.name)
+        .filter(|other| !other.ready || other.annotations.contains_key(fence::ANNOTATION))
+        .map(|other| other.name.as_str())
+        .collect();
+    if away.len() + 1 > allowed {
+        return Err(Closed::Budget {
+            disrupted: away.len(),
+            class: if node.control_plane { "control planes" } else { "workers" },
+            names: away.join(", "),
+            allowed,
+        });
+    }
+    Ok(now)
+}
+
+/// Asks every voter itself.
+async fn etcd(talos: &Talos, all: &[NodeView], node: &NodeView) -> Result<(), Closed> {
+    let planes: Vec<(String, IpAddr)> = all
+        .iter()
+        .filter(|other| other.control_plane && other.talos)
+        .filter_map(|other| Some((other.name.clone(), other.internal_ip?)))
+        .collect();
+    let asked = node.internal_ip.ok_or_else(|| Closed::Etcd("the node has no address".into()))?;
+    let target = talos.node(asked);
+    let (members, alarms, statuses) = futures::join!(
+        target.etcd_members(),
+        target.etcd_alarms(),
+        futures::future::join_all(
+            planes
+                .iter()
+                .map(|(name, address)| async move { (name.clone(), talos.node(*address).etcd_status().await) })
+        ),
+    );
+    let said = |error: CallError| Closed::Etcd(chain(&error));
+    let members = members.map_err(said)?;
+    let alarms = alarms.map_err(said)?;
+    if let Some(alarm) = alarms.iter().find(|alarm| alarm.alarm != 0) {
+        return Err(Closed::Etcd(format!("member {:x} has the alarm {:?}", alarm.member_id, alarm.alarm())));
+    }
+    let mut answers = Vec::new();
+    for (name, status) in statuses {
+        answers.push((name.clone(), status.map_err(|error| Closed::Etcd(format!("{name}: {}", chain(&error))))?));
+    }
+    quorum(&members, &answers).map_err(Closed::Etcd)
+}
+
+/// Whether the cluster keeps its quorum without one more voter.
+fn quorum(members: &[EtcdMember], statuses: &[(String, EtcdMemberStatus)]) -> Result<(), String> {
+    if let Some(learner) = members.iter().find(|member| member.is_learner) {
+        return Err(format!("{} is still a learner", learner.hostname));
+    }
+    for member in members {
+        if !statuses.iter().any(|(_, status)| status.member_id == member.id) {
+            return Err(format!("the voter {} was not heard of from any control plane", member.hostname));
+        }
+    }
+    for (name, status) in statuses {
+        if !status.errors.is_empty() {
+            return Err(format!("{name} says: {}", status.errors.join("; ")));
+        }
+        if status.leader == 0 {
+            return Err(format!("{name} knows no leader"));
+        }
+    }
+    let leader = statuses.first().map(|(_, status)| status.leader);
+    if statuses.iter().any(|(_, status)| Some(status.leader) != leader) {
+        return Err("the members do not agree on a leader".into());
+    }
+    let newest = statuses.iter().map(|(_, status)| status.raft_applied_index).max().unwrap_or(0);
+    if let Some((name, _)) = statuses.iter().find(|(_, status)| newest - status.raft_applied_index > LAG) {
+        return Err(format!("{name} lags behind the others"));
+    }
+    // One or two members lose it with the first: that was allowed by flag, or it would not have come here.
+    let voters = members.len();
+    if voters > 2 && voters - 1 < voters / 2 + 1 {
+        return Err(format!("{voters} voters do not keep a quorum without one"));
+    }
+    Ok(())
+}
+
+/// The name of the control plane that leads etcd now, `None` when it cannot be told.
+pub async fn leader(talos: &Talos, planes: &[(String, IpAddr)]) -> Option<String> {
+    let asked = planes.iter().map(|(name, address)| async move { (name, talos.node(*address).etcd_status().await) });
+    let statuses = futures::future::join_all(asked).await;
+    statuses.into_iter().find_map(|(name, status)| {
+        let status = status.ok()?;
+        (status.leader != 0 && status.leader == status.member_id).then(|| name.clone())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(id: u64) -> EtcdMember {
+        EtcdMember { id, hostname: format!("cp-{id}"), ..EtcdMember::default() }
+    }
+
+    fn status(id: u64) -> (String, EtcdMemberStatus) {
+        let status = EtcdMemberStatus { member_id: id, leader: 1, raft_applied_index: 100, ..Default::default() };
+        (format!("cp-{id}"), status)
+    }
+
+    fn trio() -> (Vec<EtcdMember>, Vec<(String, EtcdMemberStatus)>) {
+        ((1..=3).map(member).collect(), (1..=3).map(status).collect())
+    }
+
+    #[test]
+    fn r08_three_healthy_voters_may_lose_one() {
+        let (members, statuses) = trio();
+        assert_eq!(quorum(&members, &statuses), Ok(()));
+    }
+
+    #[test]
+    fn r08_each_fault_of_etcd_closes_the_gate() {
+        type Fault = fn(&mut Vec<EtcdMember>, &mut Vec<(String, EtcdMemberStatus)>);
+        let faults: [(&str, Fault); 6] = [
+            ("learner", |members, _| members[2].is_learner = true),
+            ("not heard of", |_, statuses| drop(statuses.pop())),
+            ("says", |_, statuses| statuses[1].1.errors.push("NOSPACE".into())),
+            ("knows no leader", |_, statuses| statuses[1].1.leader = 0),
+            ("do not agree", |_, statuses| statuses[1].1.leader = 2),
+            ("lags", |_, statuses| statuses[0].1.raft_applied_index = 1_000_000),
+        ];
+        for (word, fault) in faults {
+            let (mut members, mut statuses) = trio();
+            fault(&mut members, &mut statuses);
+            let closed = quorum(&members, &statuses).unwrap_err();
+            assert!(closed.contains(word), "{closed} should say {word}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Steps that quiet a node and give it back: claim, drain, release, and the adoption of a dead run's fence.
+
+use std::time::Duration;
+
+use agent::claims::Blocked;
+use talos_proto::cosi::Change;
+use talos_proto::permit::NoPermit;
+use talos_proto::resources::NodeStatuses;
+
+use super::env::Env;
+use super::outcome::{End, Failure, Learned};
+use crate::fleet::{Fencing, FleetNode};
+use crate::gates::{self, Closed};
+use crate::kube::drain::{self, DrainProgress};
+use crate::kube::fence::{self, Fence, Released};
+use crate::kube::nodes::NodeView;
+use crate::report::progress::short;
+
+/// Our annotation shows through Talos after about 0.35 s (talos-captures, point 22).
+const THROUGH_TALOS: Duration = Duration::from_secs(15);
+/// A closed gate is looked at again after that long.
+const GATE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Fence and cordon in one patch, once the gates are open and nothing stands in the way of a drain.
+pub async fn claim(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
+    let lease = env.held()?;
+    let servers = &env.context.servers;
+    let now = match pass_gates(env, node).await? {
+        Gates::Open(now) => now,
+        Gates::End(end) => return Ok(end),
+    };
+    // Asked before any fence: a node that cannot be drained is left as it is.
+    drain::plan(servers, node.name(), env.context.settings.drain).await?;
+    let boot = node.boot().unwrap_or_default();
+    let revision = node.judgement.as_ref().and_then(|judgement| judgement.revision);
+    let revision = revision.map(|revision| revision.to_string()).unwrap_or_default();
+    let wanted = Fence::claimed(lease.claimant(), &now, boot, &revision, env.clock().utc());
+    let value = wanted.render();
+    let claimed = fence::claim(servers, &*lease, &now, wanted).await?;
+    learned.claimed = true;
+    env.say(node, if now.unschedulable { "fenced (it was cordoned already)" } else { "fenced and cordoned" });
+    // A talosconfig of one cluster with the kubeconfig of another ends here: the machine that we are about to drain and
+    // reboot must see our fence on its own Node.
+    if let Err(problem) = seen_through_talos(env, node, &value).await {
+        fence::release(servers, &*lease, &claimed, &value).await?;
+        learned.released = true;
+        return Ok(End::Failed(Failure::halting(Blocked::Identity(problem), false)));
+    }
+    Ok(End::Done)
+}
+
+/// What became of a wait at the gates.
+pub enum Gates {
+    /// All are open; the Node as it was in that moment.
+    Open(Box<NodeView>),
+    /// They did not open: how the step ends.
+    End(End),
+}
+
+/// Waits until every gate is open, within its budget.
+pub async fn pass_gates(env: &Env, node: &FleetNode) -> Result<Gates, End> {
+    let budget = env.context.settings.budgets.gate;
+    let deadline = env.clock().now() + budget;
+    let mut said: Option<Closed> = None;
+    let _waiting = env.progress.waiting(node.name(), "waiting at a gate", Some(deadline));
+    loop {
+        let closed = match gates::look(&env.context.servers, &env.context.talos, &node.kube, env.rules()).await {
+            Ok(now) => return Ok(Gates::Open(Box::new(now))),
+            Err(closed) => closed,
+        };
+        if closed == Closed::Replaced {
+            return Ok(Gates::End(End::Done));
+        }
+        if !closed.may_open() || deadline <= env.clock().now() {
+            return Ok(Gates::End(End::Failed(Failure::at_gate(format!("gate: {closed}")))));
+        }
+        if said.as_ref() != Some(&closed) {
+            let left = deadline.since(env.clock().now());
+            env.say(node, &format!("gate closed: {closed}; waiting up to {}", short(left)));
+            said = Some(closed);
+        }
+        tokio::select! {
+            () = env.clock().sleep(GATE_PAUSE) => {}
+            () = env.stop.cancelled() => return Err(End::NoPermit(NoPermit::Stopping)),
+        }
+    }
+}
+
+async fn seen_through_talos(env: &Env, node: &FleetNode, value: &str) -> Result<(), String> {
+    let Some(talos) = env.node(node) else { return Err("the Node has no address".into()) };
+    let said = |error: talos_proto::CallError| talos_proto::chain(&error);
+    let mut watch = talos.watch::<NodeStatuses>(Some(node.name())).await.map_err(said)?;
+    let deadline = env.clock().now() + THROUGH_TALOS;
+    loop {
+        match watch.next(deadline.since(env.clock().now())).await.map_err(said)? {
+            Some(Change::Present(seen)) => {
+                if seen.spec.annotations.get(fence::ANNOTATION).is_some_and(|seen| seen == value) {
+                    return Ok(());
+                }
+            }
+            Some(_) => {}
+            None => {
+                return Err(format!(
+                    "the machine at {} does not see our fence on its Node: are talosconfig and kubeconfig of the same cluster?",
+                    talos.address()
+                ));
+            }
+        }
+    }
+}
+
+/// Evicts what must go.
+pub async fn drain(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
+    let lease = env.held()?;
+    let budget = env.context.settings.budgets.drain;
+    let _waiting = env.progress.waiting(node.name(), "draining", Some(env.clock().now() + budget));
+    let say = |event: DrainProgress| match event {
+        DrainProgress::Started { pods } => env.say(node, &format!("draining {pods} pods")),
+        DrainProgress::Blocked { pod, message } => env.say(node, &format!("eviction of {pod} is held back: {message}")),
+        DrainProgress::Warning { pod, warning } => tracing::info!(%pod, %warning, "drain"),
+        DrainProgress::Gone { pod, left } => tracing::debug!(%pod, left, "gone"),
+    };
+    let options = env.context.settings.drain;
+    let draining = drain::drain(&env.context.servers, &*lease, node.name(), options, budget, &say);
+    let drained = tokio::select! {
+        drained = draining => drained?,
+        () = env.stop.cancelled() => return Err(End::NoPermit(NoPermit::Stopping)),
+    };
+    learned.drained = true;
+    env.say(node, &format!("drained: {} pods evicted, {} stay", drained.evicted, drained.kept));
+    Ok(End::Done)
+}
+
+/// Removes the fence and undoes the cordon if it is ours.
+pub async fn release(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
+    let lease = env.held()?;
+    let Fencing::Ours { raw, .. } = &node.fencing else { return Ok(End::Done) };
+    let released = fence::release(&env.context.servers, &*lease, &node.kube, raw).await?;
+    learned.released = true;
+    env.use_again(node);
+    match released {
+        Released::Free { schedulable: true, .. } => env.say(node, "uncordoned and released"),
+        Released::Free { schedulable: false, .. } => env.say(node, "released, still cordoned as somebody else left it"),
+        Released::NodeGone => env.say(node, "gone"),
+    }
+    Ok(End::Done)
+}
+
+/// Takes over the fence of a dead run, whose lease we hold now.
+pub async fn adopt(env: &Env, node: &FleetNode) -> Result<End, End> {
+    let lease = env.held()?;
+    let Fencing::Residue { raw, fence } = &node.fencing else { return Ok(End::Done) };
+    let ours = fence.adopted(lease.claimant(), env.clock().utc());
+    fence::update(&env.context.servers, &*lease, &node.kube, raw, &ours).await?;
+    env.say(node, &format!("adopted the fence of {} ({:?})", fence.holder, fence.step).to_lowercase());
+    Ok(End::Done)
+}
+
+/// Whether the fence that we wrote still stands on the Node as we wrote it, with its cordon.
+///
+/// # Errors
+/// What changed, in words.
+pub fn still_ours(now: &NodeView, value: &str) -> Result<(), String> {
+    if now.annotations.get(fence::ANNOTATION).map(String::as_str) != Some(value) {
+        return Err("the fence was changed by somebody else".into());
+    }
+    if now.unschedulable { Ok(()) } else { Err("somebody uncordoned it".into()) }
+}

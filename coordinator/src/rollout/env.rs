@@ -1,0 +1,106 @@
+//! What every step works with.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agent::claims::Pull;
+use agent::record::{Entry, PullRecord};
+use talos_proto::channel::Avoided;
+use talos_proto::clock::Clock;
+use talos_proto::node::Node;
+use talos_proto::permit::NoPermit;
+use tokio_util::sync::CancellationToken;
+
+use crate::fleet::FleetNode;
+use crate::gates::GateRules;
+use crate::inventory::Context;
+use crate::kube::lease::HeldLease;
+use crate::report::progress::Progress;
+
+/// Shared by all steps of a run.
+#[derive(Clone)]
+pub struct Env {
+    /// The cluster.
+    pub context: Arc<Context>,
+    /// The lease; steps that write are never begun without it.
+    pub lease: Option<Arc<HeldLease>>,
+    /// Where events go.
+    pub progress: Progress,
+    /// Cancelled by a signal or `--timeout`.
+    pub stop: CancellationToken,
+    /// Nodes that nothing is proxied through while they are away.
+    pub avoided: Arc<Mutex<HashMap<String, Avoided>>>,
+}
+
+impl Env {
+    /// The clock.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        self.context.talos.clock()
+    }
+
+    /// The lease.
+    ///
+    /// # Errors
+    /// [`NoPermit::Released`] when there is none: a step that writes was begun without it.
+    pub fn held(&self) -> Result<Arc<HeldLease>, NoPermit> {
+        self.lease.clone().ok_or(NoPermit::Released)
+    }
+
+    /// The Talos side of a node.
+    #[must_use]
+    pub fn node(&self, node: &FleetNode) -> Option<Node> {
+        node.address().map(|address| self.context.talos.node(address))
+    }
+
+    /// The gates' rules.
+    #[must_use]
+    pub fn rules(&self) -> GateRules {
+        let settings = &self.context.settings;
+        GateRules { max_unavailable: settings.fleet.max_unavailable, allow_outage: settings.allow_control_plane_outage }
+    }
+
+    /// An event about a node.
+    pub fn say(&self, node: &FleetNode, text: &str) {
+        self.progress.event(node.name(), text);
+    }
+
+    /// Proxies nothing through the node from now on.
+    pub fn avoid(&self, node: &FleetNode, address: IpAddr) {
+        let guard = self.context.talos.avoid(address);
+        self.avoided.lock().unwrap_or_else(PoisonError::into_inner).insert(node.name().to_owned(), guard);
+    }
+
+    /// It is back: it may be a proxy again.
+    pub fn use_again(&self, node: &FleetNode) {
+        self.avoided.lock().unwrap_or_else(PoisonError::into_inner).remove(node.name());
+    }
+
+    /// How long a canary's TRY stands before Talos rolls it back: 5 minutes with the default lease, and scaled with it.
+    #[must_use]
+    pub fn try_timeout(&self) -> Duration {
+        self.context.settings.timing.duration.mul_f64(5.0 / 3.0)
+    }
+
+    /// What a record of this node says beyond its state; `None` when the revision cannot be computed.
+    #[must_use]
+    pub fn entry(&self, node: &FleetNode, pull: &Pull) -> Option<Entry> {
+        let facts = node.facts()?;
+        let revision = node.judgement.as_ref()?.revision?;
+        Some(Entry {
+            revision,
+            boot: facts.boot.seen().cloned(),
+            cri: facts.cri.seen().cloned(),
+            images: self.context.settings.proof_image().map(|(_, image)| image.to_owned()).into_iter().collect(),
+            pull: match pull {
+                Pull::Proved(_) => PullRecord::Proved,
+                Pull::Unprovable(_) => PullRecord::Unprovable,
+                Pull::NotTried | Pull::Failed(_) => PullRecord::None,
+            },
+            at: self.clock().utc(),
+            holder: self.lease.as_ref().map(|lease| lease.holder().to_owned()).unwrap_or_default(),
+        })
+    }
+}

@@ -1,0 +1,386 @@
+//! The roll: observe, decide, perform, observe again, until two inventories in a row find nothing to do.
+//!
+//! There is no recovery code: a run that finds the fences of a dead one adopts them and decides from facts.
+
+mod credential;
+mod disrupt;
+mod drive;
+mod env;
+mod outcome;
+mod reboot;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::image::ImageRef;
+use serde::Serialize;
+use talos_proto::chain;
+use talos_proto::clock::Moment;
+use tokio_util::sync::CancellationToken;
+
+use crate::cli::exit::Exit;
+use crate::decide::{Action, Task, decide, left_over};
+use crate::fleet::{Fencing, Talk};
+use crate::holder::Holder;
+use crate::inventory::{Context, Inventory, InventoryError, Known};
+use crate::kube::lease::{AcquireError, HeldLease, LeaseOptions, LeaseProgress, LeaseState, acquire};
+use crate::registry::preflight;
+use crate::report::progress::{Progress, short};
+use env::Env;
+
+/// A fleet that is not done after that many rounds is changed by somebody else all the time.
+const MAX_ROUNDS: u32 = 20;
+/// After a write two clean inventories in a row are needed: a node may have appeared, a controller may have undone.
+const CLEAN_AFTER_WRITE: u32 = 2;
+
+/// What came of a run.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunDocument {
+    /// [`crate::plan::SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// `Run`.
+    pub kind: &'static str,
+    /// `done`, `nothing-to-do`, or why not.
+    pub result: String,
+    /// Whether anything was written.
+    pub changed: bool,
+    /// The exit code.
+    pub exit_code: u8,
+    /// The desired set's revision.
+    pub revision: Option<String>,
+    /// Nodes that were rebooted, in order.
+    pub rebooted: Vec<String>,
+    /// Nodes that adopted by a restart of CRI, in order.
+    pub adopted_live: Vec<String>,
+    /// What a human must see, by node; an empty name is the run itself.
+    pub left: BTreeMap<String, String>,
+    /// Requests sent.
+    pub requests: Requests,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+/// Requests that this process sent.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Requests {
+    /// To Talos.
+    pub talos: u64,
+    /// To Kubernetes.
+    pub kubernetes: u64,
+}
+
+/// Asked before the first write; `false` ends the run.
+pub type Confirm = Box<dyn Fn(&Inventory) -> bool + Send + Sync>;
+
+/// A run and what it knows.
+pub struct Rollout {
+    env: Env,
+    known: Known,
+    lease: Option<Arc<HeldLease>>,
+    confirm: Confirm,
+    start: Moment,
+    exit: Exit,
+    left: BTreeMap<String, String>,
+    rebooted: Vec<String>,
+    adopted_live: Vec<String>,
+    revision: Option<String>,
+    /// Since when a node is only looked at again, by UID.
+    trouble: BTreeMap<String, Moment>,
+    /// The registry was asked with the credential and took it.
+    registry_accepts: bool,
+}
+
+impl Rollout {
+    /// A run that has not begun.
+    #[must_use]
+    pub fn new(context: Arc<Context>, progress: Progress, stop: CancellationToken, confirm: Confirm) -> Self {
+        let start = context.talos.clock().now();
+        let env = Env { context, lease: None, progress, stop, avoided: Arc::default() };
+        Self {
+            env,
+            known: Known::default(),
+            lease: None,
+            confirm,
+            start,
+            exit: Exit::Done,
+            left: BTreeMap::new(),
+            rebooted: Vec::new(),
+            adopted_live: Vec::new(),
+            revision: None,
+            trouble: BTreeMap::new(),
+            registry_accepts: false,
+        }
+    }
+
+    /// Runs to the end; never leaves the lease held when it returns, unless it was lost.
+    pub async fn run(mut self) -> (Exit, RunDocument) {
+        self.rounds().await;
+        let changed = self.lease.is_some();
+        self.release().await;
+        let result = match self.exit {
+            Exit::Done if changed => "done".to_owned(),
+            Exit::Done => "nothing-to-do".to_owned(),
+            other => other.meaning().to_owned(),
+        };
+        let document = RunDocument {
+            schema_version: crate::plan::SCHEMA_VERSION,
+            kind: "Run",
+            result,
+            changed,
+            exit_code: self.exit.code(),
+            revision: self.revision,
+            rebooted: self.rebooted,
+            adopted_live: self.adopted_live,
+            left: self.left,
+            requests: Requests {
+                talos: self.env.context.talos.calls(),
+                kubernetes: self.env.context.servers.requests(),
+            },
+            seconds: self.env.clock().now().since(self.start).as_secs_f64(),
+        };
+        (self.exit, document)
+    }
+
+    async fn rounds(&mut self) {
+        let mut clean = 0;
+        for _ in 0..MAX_ROUNDS {
+            let Some(inventory) = self.observe().await else { return };
+            let policy = self.env.context.settings.fleet;
+            let actions = decide(&inventory.snapshot, &policy);
+            if actions.is_empty() || self.stopping() {
+                clean += 1;
+                if self.lease.is_none() || clean >= CLEAN_AFTER_WRITE || self.stopping() {
+                    self.conclude(&inventory);
+                    return;
+                }
+                continue;
+            }
+            clean = 0;
+            if self.lease.is_none() && actions.iter().any(|action| action.task.writes()) {
+                if !self.begin(&inventory, &actions).await {
+                    return;
+                }
+                // Observed again before acting: the lease may have taken its time, and a fence of its last holder is
+                // residue only now.
+                continue;
+            }
+            let mut snapshot = inventory.snapshot;
+            self.drive(&mut snapshot).await;
+            if self.exit == Exit::ControlLost {
+                return;
+            }
+        }
+        self.fail(Exit::Failed, "", format!("not done after {MAX_ROUNDS} rounds: is another tool changing the nodes?"));
+    }
+
+    /// A fresh inventory. While we hold the lease an API that is away is ridden out: its node may be the one that we
+    /// have just rebooted.
+    async fn observe(&mut self) -> Option<Inventory> {
+        let patience = self.env.clock().now() + self.env.context.settings.budgets.reboot;
+        loop {
+            let error = match self.env.context.inventory(&self.known).await {
+                Ok(inventory) => {
+                    let judged = inventory.snapshot.nodes.iter().find_map(|node| node.judgement.as_ref()?.revision);
+                    self.revision = judged.map(|revision| revision.to_string()).or(self.revision.take());
+                    return Some(inventory);
+                }
+                Err(error) => error,
+            };
+            let passing = matches!(error, InventoryError::Nodes(_) | InventoryError::Lease { .. });
+            let ride_out = self.lease.is_some() && passing && self.env.clock().now() < patience && !self.stopping();
+            if !ride_out {
+                self.fail(Exit::Failed, "", chain(&error));
+                return None;
+            }
+            if let Some(holder) = self.lost() {
+                self.fail(Exit::ControlLost, "", format!("the lease was lost to {holder}"));
+                return None;
+            }
+            self.env.clock().sleep(Duration::from_millis(500)).await;
+        }
+    }
+
+    /// Everything before the first write: the question, the registry, the API servers, the lease.
+    async fn begin(&mut self, inventory: &Inventory, actions: &[Action]) -> bool {
+        if let Some(legacy) = inventory.legacy.as_ref().filter(|legacy| legacy.holder.is_some()) {
+            let holder = legacy.holder.clone().unwrap_or_default();
+            let link = legacy.run_link().map(|link| format!(", run {link}")).unwrap_or_default();
+            let name = self.env.context.settings.legacy_lease.as_ref().map(ToString::to_string).unwrap_or_default();
+            let reason = format!(
+                "the old script's Lease {name} is held by {holder}{link}; it counts as dead only by evidence: let that run end, or free its Lease with its own --recover-fences"
+            );
+            self.fail(Exit::Refused, "", reason);
+            return false;
+        }
+        if self.env.context.is_admin() {
+            if !(self.confirm)(inventory) {
+                self.fail(Exit::Stopped, "", "not confirmed; nothing was changed".into());
+                return false;
+            }
+        } else {
+            let reason = "the Talos identity is not os:admin: the machine config cannot be written".to_owned();
+            self.fail(Exit::Failed, "", reason);
+            return false;
+        }
+        self.registry_accepts = self.ask_registry().await;
+        // A refused credential changes nothing; but a node that a dead run left cordoned is given back all the same.
+        if !self.registry_accepts && !actions.iter().any(|action| action.task == Task::Adopt) {
+            return false;
+        }
+        let planes = inventory.snapshot.nodes.iter().filter(|node| node.kube.control_plane);
+        let addresses = planes.filter_map(crate::fleet::FleetNode::address).collect();
+        for dropped in self.env.context.servers.extend(addresses).await {
+            self.env.progress.event("", &format!("API server at {} is not used: {}", dropped.address, dropped.reason));
+        }
+        self.take_lease(inventory).await
+    }
+
+    /// The registry is asked with the new credential before anything is written.
+    async fn ask_registry(&mut self) -> bool {
+        let settings = &self.env.context.settings;
+        let images: Result<Vec<ImageRef>, _> = settings.images.iter().map(|image| image.parse::<ImageRef>()).collect();
+        let images = match images {
+            Ok(images) => images,
+            Err(error) => {
+                self.fail(Exit::Usage, "", format!("--image: {}", chain(&error)));
+                return false;
+            }
+        };
+        match preflight(&self.env.context.desired, &images, self.env.clock()).await {
+            Ok(passed) => {
+                self.env.progress.event("", "the registry accepts the credential");
+                for warning in passed.warnings() {
+                    self.env.progress.event("", &format!("warning: {warning}"));
+                }
+                true
+            }
+            Err(error) => {
+                self.fail(Exit::Failed, "", format!("{}; the credential was written nowhere", chain(&error)));
+                false
+            }
+        }
+    }
+
+    async fn take_lease(&mut self, inventory: &Inventory) -> bool {
+        let settings = &self.env.context.settings;
+        let revision = inventory.snapshot.nodes.iter().find_map(|node| node.judgement.as_ref()?.revision);
+        let rev16 = revision.map(|revision| revision.rev16()).unwrap_or_default();
+        let holder = Holder::this_process(&rev16, self.env.clock());
+        let progress = self.env.progress.clone();
+        let options = LeaseOptions {
+            namespace: settings.lease.namespace.clone(),
+            name: settings.lease.name.clone(),
+            timing: settings.timing,
+            takeover: settings.takeover,
+            wait: settings.lease_wait,
+            progress: Arc::new(move |event| tell(&progress, event)),
+            ..LeaseOptions::new(holder)
+        };
+        let acquired = tokio::select! {
+            acquired = acquire(&self.env.context.servers, options) => acquired,
+            () = self.env.stop.cancelled() => return false,
+        };
+        match acquired {
+            Ok(lease) => {
+                self.env.progress.event("", &format!("lease {} taken as {}", lease.lease(), lease.holder()));
+                let lease = Arc::new(lease);
+                self.known.holder = Some(lease.holder().to_owned());
+                self.env.lease = Some(Arc::clone(&lease));
+                let (stop, stopping) = (self.env.stop.clone(), Arc::clone(&lease));
+                tokio::spawn(async move {
+                    stop.cancelled().await;
+                    stopping.request_stop();
+                });
+                self.lease = Some(lease);
+                true
+            }
+            Err(error @ AcquireError::HeldByAnother(_)) => {
+                self.fail(Exit::Refused, "", chain(&error));
+                false
+            }
+            Err(error) => {
+                self.fail(Exit::Failed, "", chain(&error));
+                false
+            }
+        }
+    }
+
+    /// The last look: what keeps this from exit 0.
+    fn conclude(&mut self, inventory: &Inventory) {
+        let snapshot = &inventory.snapshot;
+        let policy = self.env.context.settings.fleet;
+        for (node, reason) in left_over(snapshot, &policy) {
+            // A failure of this run has named its exit code already.
+            if !self.left.contains_key(&node) && !self.stopping() {
+                self.fail(Exit::Failed, &node, reason);
+            }
+        }
+        self.exit =
+            snapshot.nodes.iter().filter(|node| lost_sight(node)).fold(self.exit, |exit, _| exit.worse(Exit::Failed));
+        let held = inventory.lease.as_ref().and_then(|lease| lease.holder.as_ref());
+        if self.lease.is_none()
+            && self.exit == Exit::Done
+            && let Some(holder) = held
+        {
+            self.env.progress.event("", &format!("warning: nothing to do, but the lease is held by {holder}"));
+        }
+    }
+
+    /// Gives the lease back. A run whose work succeeded does not fail because of it: it frees itself by its duration.
+    async fn release(&mut self) {
+        let Some(lease) = self.lease.take() else { return };
+        if let LeaseState::Lost { holder } = &*lease.state().borrow() {
+            self.exit = self.exit.worse(Exit::ControlLost);
+            self.left.insert(String::new(), format!("the lease was lost to {holder}; run the same command again"));
+            return;
+        }
+        match lease.release().await {
+            Ok(_) => self.env.progress.event("", "lease released"),
+            Err(error) => {
+                let left = short(lease.timing().duration);
+                self.env.progress.event("", &format!("warning: {}; it frees itself within {left}", chain(&error)));
+            }
+        }
+    }
+
+    fn lost(&self) -> Option<String> {
+        let state = self.lease.as_ref()?.state().borrow().clone();
+        if let LeaseState::Lost { holder } = state { Some(holder) } else { None }
+    }
+
+    fn stopping(&self) -> bool {
+        self.env.stop.is_cancelled()
+    }
+
+    fn fail(&mut self, exit: Exit, node: &str, reason: String) {
+        self.exit = self.exit.worse(exit);
+        self.env.progress.event(node, &format!("error: {reason}"));
+        self.left.insert(node.to_owned(), reason);
+    }
+}
+
+/// A node whose fence we hold and that we leave so: a human must see it.
+fn lost_sight(node: &crate::fleet::FleetNode) -> bool {
+    matches!(node.fencing, Fencing::Ours { .. } | Fencing::Residue { .. }) && !matches!(node.talk, Talk::NotTalos(_))
+}
+
+fn tell(progress: &Progress, event: &LeaseProgress) {
+    let text = match event {
+        LeaseProgress::Watching { holder, run_link, left, .. } => {
+            let link = run_link.as_ref().map(|link| format!(" ({link})")).unwrap_or_default();
+            format!(
+                "the lease is held by {holder}{link}, who may be dead: taken over in {} unless renewed",
+                short(*left)
+            )
+        }
+        LeaseProgress::Waiting { holder, why, left } => {
+            format!("the lease is held by {holder}, who lives ({why}): waiting up to {}", short(*left))
+        }
+        LeaseProgress::TakingOver { holder, why } => format!("taking the lease of {holder} over: {why}"),
+        LeaseProgress::Unreachable { tried } => format!("no API server answers ({tried})"),
+    };
+    progress.event("", &text);
+}

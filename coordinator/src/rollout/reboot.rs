@@ -1,0 +1,292 @@
+//! The reboot of a node: asked for once, proved by another boot id, and over only when everything is back.
+
+use std::time::Duration;
+
+use agent::claims::Blocked;
+use agent::facts::{Look, MachineState, read_boot_id};
+use agent::record::CriProcess;
+use talos_proto::chain;
+use talos_proto::clock::Moment;
+use talos_proto::node::Node;
+use talos_proto::permit::{NoPermit, Permits};
+use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage;
+use talos_proto::resources::{MachineStatuses, ServicePids};
+
+use super::disrupt::{Gates, pass_gates, still_ours};
+use super::env::Env;
+use super::outcome::{End, Failure, Learned};
+use crate::fleet::{Fencing, FleetNode};
+use crate::gates;
+use crate::kube::fence::{self, Fence, Step as FenceStep};
+use crate::kube::nodes::{self, NodeView, WaitError};
+use crate::report::progress::short;
+
+/// A reboot is accepted at once or not at all.
+const CALL: Duration = Duration::from_secs(10);
+/// Between two looks at a node that is away. Short, because a node may be dark for less than five seconds
+/// (talos-captures, point 21), and direct, because another apid's back-off hides it for up to 15 s.
+const POLL: Duration = Duration::from_millis(250);
+/// After that long a reboot is one with firmware, and a second more or less does not count.
+const QUICK: Duration = Duration::from_secs(20);
+const SLOW_POLL: Duration = Duration::from_secs(1);
+
+/// Writes the intent with the boot into the fence, looks at the gates once more, and asks.
+pub async fn reboot(env: &Env, node: &FleetNode) -> Result<End, End> {
+    let lease = env.held()?;
+    let servers = &env.context.servers;
+    let Fencing::Ours { raw, fence: claimed, .. } = &node.fencing else { return Ok(End::Done) };
+    let (Some(talos), Some(boot)) = (env.node(node), node.boot()) else {
+        return Ok(End::Again("its boot id is not known".into()));
+    };
+    if let Gates::End(end) = pass_gates(env, node).await? {
+        return Ok(end);
+    }
+    let mut intent = claimed.at(FenceStep::Rebooting, env.clock().utc());
+    boot.clone_into(&mut intent.boot);
+    intent.reboot_calls += 1;
+    let value = intent.render();
+    let marked = fence::update(servers, &*lease, &node.kube, raw, &intent).await?;
+    // From here on until the call everything is read again, in the same second.
+    if let Err(reason) = last_look(env, &marked, &talos, boot, &value).await {
+        env.say(node, &format!("not rebooted: {reason}"));
+        take_back(env, &marked, &value, claimed).await?;
+        return Ok(End::Again(reason));
+    }
+    env.avoid(node, talos.address());
+    let limit = lease.limit(CALL);
+    let permit = match lease.permit(limit) {
+        Ok(permit) => permit,
+        Err(no) => {
+            take_back(env, &marked, &value, claimed).await?;
+            return Err(no.into());
+        }
+    };
+    match talos.reboot(permit, limit).await {
+        Ok(()) => env.say(node, "reboot asked for"),
+        // Nothing was sent, or it was refused: the intent is taken back.
+        Err(error) if error.why.nothing_sent() || is_refusal(&error) => {
+            env.use_again(node);
+            take_back(env, &marked, &value, claimed).await?;
+            return Ok(super::outcome::of_call(error));
+        }
+        // The reply is lost. It is never sent again: the boot id will tell.
+        Err(error) => env.say(node, &format!("reboot asked for, its reply is lost ({})", chain(&error))),
+    }
+    Ok(End::Done)
+}
+
+fn is_refusal(error: &talos_proto::CallError) -> bool {
+    use talos_proto::Why;
+    matches!(error.why, Why::NotAuthorized | Why::NotSupported | Why::Refused { .. })
+}
+
+async fn last_look(env: &Env, marked: &NodeView, talos: &Node, boot: &str, value: &str) -> Result<(), String> {
+    let servers = &env.context.servers;
+    let (gate, same_boot) =
+        futures::join!(gates::look(servers, &env.context.talos, marked, env.rules()), read_boot_id(talos));
+    let now = gate.map_err(|closed| format!("gate: {closed}"))?;
+    still_ours(&now, value)?;
+    match same_boot {
+        Look::Seen(now) if now == boot => Ok(()),
+        Look::Seen(_) => Err("it has rebooted by itself in between".into()),
+        other => Err(format!("boot id: {}", other.reason())),
+    }
+}
+
+/// The intent was not carried out: back to `claimed`.
+async fn take_back(env: &Env, marked: &NodeView, value: &str, claimed: &Fence) -> Result<(), End> {
+    let lease = env.held()?;
+    let back = claimed.at(FenceStep::Claimed, env.clock().utc());
+    fence::revert(&env.context.servers, &*lease, marked, value, &back).await?;
+    Ok(())
+}
+
+/// Waits for another boot id. A boot that stays the same while the machine says RUNNING, for the settle time, means that
+/// the reboot will not come.
+pub async fn await_boot(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
+    let Fencing::Ours { fence, in_turn, .. } = &node.fencing else { return Ok(End::Done) };
+    let Some(talos) = env.node(node) else { return Ok(End::Again("the Node has no address".into())) };
+    env.avoid(node, talos.address());
+    let budget = env.context.settings.budgets.reboot;
+    let settle = env.context.settings.timing.settle;
+    let start = env.clock().now();
+    let deadline = start + budget;
+    let _waiting = env.progress.waiting(node.name(), "waiting for its boot", Some(deadline));
+    let mut running_since: Option<Moment> = None;
+    loop {
+        let boot = either_way(&talos).await;
+        let state = if boot.is_some() { machine(&talos).await } else { None };
+        let now = env.clock().now();
+        match boot {
+            Some(boot) if boot != fence.boot => {
+                env.say(node, &format!("booted again after {}", short(now.since(start))));
+                return Ok(End::Done);
+            }
+            Some(_) if state.is_some_and(|state| state.stage == RuntimeMachineStage::MachineStageRunning) => {
+                let since = *running_since.get_or_insert(now);
+                if now.since(since) >= settle {
+                    learned.settled = true;
+                    let reason = format!(
+                        "it did not reboot within {} although it was asked to (locked by an upgrade?)",
+                        short(settle)
+                    );
+                    env.say(node, &reason);
+                    // Only our own call is a failure; the one of a dead run may never have been sent.
+                    return Ok(if *in_turn { End::Failed(Failure::at_gate(reason)) } else { End::Done });
+                }
+            }
+            _ => running_since = None,
+        }
+        if now >= deadline {
+            let reason = format!(
+                "did not come back within {}; its fence is kept: look at its console, then run the same command again",
+                short(budget)
+            );
+            return Ok(End::Failed(Failure::halting(Blocked::Step(reason), true)));
+        }
+        let pause = if now.since(start) < QUICK { POLL } else { SLOW_POLL };
+        tokio::select! {
+            () = env.clock().sleep(pause) => {}
+            () = env.stop.cancelled() => return Err(End::NoPermit(NoPermit::Stopping)),
+        }
+    }
+}
+
+/// The boot id, by the first way that answers: directly, or through another control plane.
+async fn either_way(talos: &Node) -> Option<String> {
+    let ask =
+        |node: Node| async move { if let Look::Seen(boot) = read_boot_id(&node).await { Ok(boot) } else { Err(()) } };
+    let ways = [talos.directly(), talos.clone()].map(|node| Box::pin(ask(node)));
+    futures::future::select_ok(ways).await.map(|(boot, _)| boot).ok()
+}
+
+async fn machine(node: &Node) -> Option<MachineState> {
+    let status = node.get::<MachineStatuses>("machine").await.ok()??;
+    let state = status.spec.status.clone().unwrap_or_default();
+    Some(MachineState {
+        stage: status.spec.stage(),
+        ready: state.ready,
+        unmet: state.unmet_conditions.into_iter().map(|unmet| unmet.name).collect(),
+    })
+}
+
+/// Waits until the machine, its CRI and its Node are back; of a control plane also its own API server and its etcd
+/// voter: it comes back twice, RUNNING and ready some 20 s before its API server is (talos-captures, point 20), so the
+/// machine is looked at once more at the end.
+pub async fn await_ready(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
+    let Some(talos) = env.node(node) else { return Ok(End::Again("the Node has no address".into())) };
+    let Fencing::Ours { fence, .. } = &node.fencing else { return Ok(End::Done) };
+    let budget = env.context.settings.budgets.reboot;
+    let start = env.clock().now();
+    let wait = Return { env, node, way: way_to(&talos).await, deadline: start + budget, start };
+    let _waiting = env.progress.waiting(node.name(), "waiting until it is ready", Some(wait.deadline));
+    wait.until(|| wait.machine()).await?;
+    let process = wait.until(|| wait.cri()).await?;
+    wait.until(|| wait.kubernetes(&fence.boot, process)).await?;
+    if node.kube.control_plane {
+        wait.until(|| wait.api_server()).await?;
+        wait.until(|| wait.etcd()).await?;
+        wait.until(|| wait.machine()).await?;
+    }
+    env.say(node, &format!("ready after {}", short(env.clock().now().since(start))));
+    learned.ready = true;
+    Ok(End::Done)
+}
+
+/// Directly where the node can be dialled, for the other control planes' apids may not have seen it come back yet.
+async fn way_to(talos: &Node) -> Node {
+    let direct = talos.directly();
+    if read_boot_id(&direct).await.seen().is_some() { direct } else { talos.clone() }
+}
+
+/// The return of one node: each question is asked until its answer is the wanted one, and then not again.
+struct Return<'a> {
+    env: &'a Env,
+    node: &'a FleetNode,
+    way: Node,
+    deadline: Moment,
+    start: Moment,
+}
+
+impl Return<'_> {
+    /// Asks until the answer is there, or the budget is used up.
+    async fn until<T, F: Future<Output = Result<T, String>>>(&self, ask: impl Fn() -> F) -> Result<T, End> {
+        let clock = self.env.clock();
+        loop {
+            let missing = match ask().await {
+                Ok(found) => return Ok(found),
+                Err(missing) => missing,
+            };
+            if clock.now() >= self.deadline {
+                let after = short(clock.now().since(self.start));
+                let reason = format!("not ready after {after}: {missing}; its fence is kept");
+                return Err(End::Failed(Failure::halting(Blocked::Step(reason), true)));
+            }
+            tokio::select! {
+                () = clock.sleep(POLL) => {}
+                () = self.env.stop.cancelled() => return Err(End::NoPermit(NoPermit::Stopping)),
+            }
+        }
+    }
+
+    async fn machine(&self) -> Result<(), String> {
+        match machine(&self.way).await {
+            Some(state) if state.is_up() => Ok(()),
+            Some(state) => {
+                let unmet = if state.unmet.is_empty() { "not ready".to_owned() } else { state.unmet.join(", ") };
+                Err(format!("machine: {} ({unmet})", state.stage.as_str_name()))
+            }
+            None => Err("Talos does not say how the machine is".into()),
+        }
+    }
+
+    async fn cri(&self) -> Result<CriProcess, String> {
+        match self.way.get::<ServicePids>("cri").await {
+            Ok(Some(cri)) => Ok(CriProcess { pid: cri.spec.pid, started: cri.created }),
+            Ok(None) => Err("CRI is not running yet".into()),
+            Err(error) => Err(chain(&error)),
+        }
+    }
+
+    /// A Ready that is left over from before the boot does not count: it must come from a kubelet of this boot.
+    async fn kubernetes(&self, boot_before: &str, process: CriProcess) -> Result<(), String> {
+        let fresh = |view: &NodeView| {
+            let reported = !view.boot_id.is_empty() && view.boot_id != boot_before;
+            let heard = view.ready_heartbeat.is_some_and(|heartbeat| heartbeat > process.started);
+            view.ready && (reported || heard) && !view.taints.iter().any(is_lifecycle)
+        };
+        let clock = self.env.clock();
+        let step = self.deadline.min(clock.now() + Duration::from_secs(30));
+        let waiting = nodes::wait_until(&self.env.context.servers, self.node.name(), fresh, step);
+        let waited = tokio::select! {
+            waited = waiting => waited,
+            () = self.env.stop.cancelled() => return Err("stopping".into()),
+        };
+        match waited {
+            // Gone is no failure of ours: the next look drops the node.
+            Ok(_) | Err(WaitError::Gone(_)) => Ok(()),
+            Err(WaitError::Deadline(_)) => Err("Kubernetes does not report the Node ready in this boot".into()),
+            Err(WaitError::Read(error)) => Err(chain(&error)),
+        }
+    }
+
+    async fn api_server(&self) -> Result<(), String> {
+        let ready = self.env.context.servers.ready_at(self.way.address()).await;
+        ready.map_err(|reason| format!("its API server: {reason}"))
+    }
+
+    async fn etcd(&self) -> Result<(), String> {
+        match self.way.etcd_status().await {
+            Ok(status) if status.leader == 0 || status.is_learner => Err("its etcd member is not caught up".into()),
+            Ok(status) if !status.errors.is_empty() => Err(format!("etcd: {}", status.errors.join("; "))),
+            Ok(_) => Ok(()),
+            Err(error) => Err(chain(&error)),
+        }
+    }
+}
+
+/// Taints of a node that is coming back; others are somebody's will.
+fn is_lifecycle(taint: &k8s_openapi::api::core::v1::Taint) -> bool {
+    matches!(taint.key.as_str(), "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable")
+        || taint.key.ends_with("agent-not-ready")
+}
