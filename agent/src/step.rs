@@ -97,6 +97,26 @@ impl Step {
     }
 }
 
+impl Step {
+    /// One or two words, for a table; `None` for a step that only waits for the one before it.
+    #[must_use]
+    pub fn short(&self) -> Option<&'static str> {
+        Some(match self {
+            Step::Stage => "stage",
+            Step::AwaitRollback => "rollback",
+            Step::RecordStaged => "record",
+            Step::CheckPull => "pull",
+            Step::AwaitAdopted => "CRI restart",
+            Step::Claim => "cordon",
+            Step::Drain => "drain",
+            Step::Reboot => "reboot",
+            Step::Release => "uncordon",
+            Step::WriteProof => "proof",
+            Step::Nothing | Step::AwaitBoot | Step::AwaitReady | Step::LookAgain(_) | Step::Blocked(_) => return None,
+        })
+    }
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

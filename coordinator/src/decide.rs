@@ -300,3 +300,6 @@ pub fn left_over(snapshot: &Snapshot, policy: &FleetPolicy) -> Vec<(String, Stri
     }
     left
 }
+
+#[cfg(test)]
+mod tests;

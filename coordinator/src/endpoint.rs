@@ -63,3 +63,61 @@ pub fn find(server: (&str, u16), resolved: &[IpAddr], nodes: &[FleetNode]) -> En
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::Talk;
+    use crate::fleet::testing::{facts, node};
+    use agent::claims::Verdict;
+
+    /// Three control planes 10.0.0.1 to 10.0.0.3; `holder` also has the VIP 10.0.0.50.
+    fn planes(holder: Option<&str>) -> Vec<FleetNode> {
+        let plane = |name: &str| {
+            let mut node = node(name, Verdict::Current);
+            let vip = (holder == Some(name)).then(|| "10.0.0.50".parse().unwrap());
+            let mut facts = facts("v1.13.9");
+            facts.addresses = Look::Seen(node.kube.internal_ip.into_iter().chain(vip).collect());
+            node.talk = Talk::Facts(Box::new(facts));
+            node
+        };
+        ["cp-1", "cp-2", "cp-3"].map(plane).to_vec()
+    }
+
+    fn found(host: &str, resolved: &[&str], nodes: &[FleetNode]) -> (Option<String>, String) {
+        let resolved: Vec<IpAddr> = resolved.iter().map(|address| address.parse().unwrap()).collect();
+        let endpoint = find((host, 6443), &resolved, nodes);
+        (endpoint.node, endpoint.rule)
+    }
+
+    #[test]
+    fn o01_a_control_planes_own_address() {
+        let (node, rule) = found("10.0.0.2", &["10.0.0.2"], &planes(None));
+        assert_eq!((node.as_deref(), rule.as_str()), (Some("cp-2"), "10.0.0.2 is the address of cp-2 by Talos"));
+    }
+
+    #[test]
+    fn o02_a_vip_is_found_where_it_is_now() {
+        assert_eq!(found("10.0.0.50", &["10.0.0.50"], &planes(Some("cp-3"))).0.as_deref(), Some("cp-3"));
+        assert_eq!(found("10.0.0.50", &["10.0.0.50"], &planes(Some("cp-2"))).0.as_deref(), Some("cp-2"));
+        assert_eq!(found("10.0.0.50", &["10.0.0.50"], &planes(None)).0, None);
+    }
+
+    #[test]
+    fn o03_names_balancers_and_what_does_not_resolve() {
+        let nodes = planes(None);
+        let (node, rule) = found("api.example.com", &["10.0.0.1", "10.0.0.2"], &nodes);
+        assert!(node.is_none() && rule.contains("cp-1, cp-2"), "{rule}");
+        assert!(found("lb.example.com", &["192.0.2.7"], &nodes).1.contains("load balancer"));
+        assert!(found("nowhere", &[], &nodes).1.contains("does not resolve"));
+        let (node, _) = found("api.example.com", &["10.0.0.1", "192.0.2.7"], &nodes);
+        assert_eq!(node.as_deref(), Some("cp-1"));
+    }
+
+    #[test]
+    fn without_the_words_of_talos_the_node_tells() {
+        let mut nodes = planes(None);
+        nodes[0] = nodes[0].clone().dead();
+        assert!(found("10.0.0.1", &["10.0.0.1"], &nodes).1.ends_with("by its Node"));
+    }
+}

@@ -33,10 +33,10 @@ pub enum Fencing {
     },
     /// Of a run that may live, under another lease.
     Foreign {
-        /// Its holder.
-        holder: String,
-        /// Its lease.
-        lease: String,
+        /// The annotation as it was read.
+        raw: String,
+        /// What it says.
+        fence: fence::Fence,
     },
     /// Nobody can tell.
     Unreadable(String),
@@ -109,8 +109,9 @@ impl FleetNode {
             (Talk::Unreachable(why), ..) => Verdict::Blocked(Blocked::Unreachable(why.clone())),
             (_, Some(mismatch), _) => mismatch.clone(),
             (Talk::Facts(_), None, Some(judgement)) => match &self.fencing {
-                Fencing::Foreign { holder, lease } => Verdict::Blocked(Blocked::Fence(format!(
-                    "{holder} holds it under the lease {lease}, and may be alive"
+                Fencing::Foreign { fence, .. } => Verdict::Blocked(Blocked::Fence(format!(
+                    "{} holds it under the lease {}, and may be alive",
+                    fence.holder, fence.lease
                 ))),
                 Fencing::Unreadable(why) => Verdict::Blocked(Blocked::Fence(why.clone())),
                 _ => judgement.verdict.clone(),
@@ -226,3 +227,6 @@ impl Snapshot {
         self.endpoint.node.as_deref() == Some(node.name())
     }
 }
+
+#[cfg(test)]
+pub(crate) mod testing;

@@ -15,6 +15,7 @@ use talos_proto::{CallError, Talos, Why};
 use crate::decide::canary_has_passed;
 use crate::endpoint;
 use crate::fleet::{Fencing, FleetNode, Snapshot, Talk};
+use crate::holder::{Life, life_of};
 use crate::identity::mismatch;
 use crate::kube::api_servers::{ApiServers, ReadError};
 use crate::kube::fence::Fence;
@@ -134,6 +135,7 @@ impl Context {
             .collect()
             .await;
         fleet.sort_by(|a, b| a.kube.name.cmp(&b.kube.name));
+        self.judge_foreign_fences(&mut fleet).await?;
         if !fleet.iter().any(|node| node.facts().is_some()) {
             let reason = |node: &FleetNode| match &node.talk {
                 Talk::Unreachable(why) | Talk::NotTalos(why) => format!("{}: {why}", node.name()),
@@ -165,6 +167,29 @@ impl Context {
             Some(node) => Ok(Some(self.look_at(node, known).await)),
             None => Ok(None),
         }
+    }
+
+    /// A fence that names another Lease: that one is read. Free, gone, or held by a dead process makes it residue.
+    async fn judge_foreign_fences(&self, fleet: &mut [FleetNode]) -> Result<(), InventoryError> {
+        let mut leases: BTreeMap<String, Option<LeaseRecord>> = BTreeMap::new();
+        for node in fleet {
+            let Fencing::Foreign { raw, fence } = &node.fencing else { continue };
+            if !leases.contains_key(&fence.lease) {
+                let record = match fence.lease.split_once('/') {
+                    Some((namespace, name)) => lease::look(&self.servers, namespace, name).await,
+                    None => Ok(None),
+                };
+                let record = record.map_err(|source| InventoryError::Lease { name: fence.lease.clone(), source })?;
+                leases.insert(fence.lease.clone(), record);
+            }
+            let record = leases.get(&fence.lease).and_then(Option::as_ref);
+            let held = record.filter(|record| record.holder.as_deref().is_some_and(|holder| !holder.is_empty()));
+            let dead = held.is_none_or(|record| matches!(life_of(record.evidence.as_ref()), Life::Dead(_)));
+            if dead {
+                node.fencing = Fencing::Residue { raw: raw.clone(), fence: fence.clone() };
+            }
+        }
+        Ok(())
     }
 
     async fn look_at(&self, kube: NodeView, known: &Known) -> FleetNode {
@@ -243,7 +268,7 @@ fn fencing(node: &NodeView, known: &Known, lease: &str) -> Fencing {
             Fencing::Ours { raw: raw.to_owned(), in_turn: known.claimed.contains(&node.uid), fence }
         }
         Some((raw, Ok(fence))) if fence.lease == lease => Fencing::Residue { raw: raw.to_owned(), fence },
-        Some((_, Ok(fence))) => Fencing::Foreign { holder: fence.holder, lease: fence.lease },
+        Some((raw, Ok(fence))) => Fencing::Foreign { raw: raw.to_owned(), fence },
     }
 }
 

@@ -130,6 +130,9 @@ pub struct NodeRow {
     pub claims: Option<Claims>,
     /// What `run` would do, in order.
     pub steps: Vec<String>,
+    /// The same in a word each, for the table.
+    #[serde(skip)]
+    pub short_steps: Vec<&'static str>,
     /// Its place among the nodes that are disrupted, from 1; `null` for a node that is not.
     pub order: Option<usize>,
     /// Why it has that place.
@@ -206,6 +209,7 @@ fn row(snapshot: &Snapshot, node: &FleetNode, steps: &[Step], order: Option<usiz
         adoption: node.judgement.as_ref().map(|judgement| judgement.adoption.to_string()),
         claims: node.judgement.as_ref().map(|judgement| judgement.claims.clone()),
         steps: steps.iter().map(ToString::to_string).collect(),
+        short_steps: steps.iter().filter_map(Step::short).collect(),
         order,
         order_reason: order.map(|_| rank(snapshot, node).reason()),
         fence: fence_words(&node.fencing),
@@ -241,7 +245,7 @@ fn fence_words(fencing: &Fencing) -> Option<String> {
         Fencing::Residue { fence, .. } => {
             Some(format!("{:?} by {} since {}", fence.step, fence.holder, fence.since).to_lowercase())
         }
-        Fencing::Foreign { holder, lease } => Some(format!("by {holder} under {lease}")),
+        Fencing::Foreign { fence, .. } => Some(format!("by {} under {}", fence.holder, fence.lease)),
         Fencing::Unreadable(why) => Some(why.clone()),
     }
 }

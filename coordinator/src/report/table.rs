@@ -86,7 +86,7 @@ pub fn summary(document: &PlanDocument) -> String {
 fn plan_row(node: &NodeRow, wide: bool) -> Vec<String> {
     let dash = || "-".to_owned();
     let order = node.order.map_or_else(dash, |order| order.to_string());
-    let steps = if node.steps.is_empty() { dash() } else { node.steps.join(", ") };
+    let steps = if node.short_steps.is_empty() { dash() } else { node.short_steps.join(" > ") };
     let talos = node.talos.clone().unwrap_or_else(dash);
     let mut why = node.reason.clone();
     if let Some(fence) = &node.fence {
