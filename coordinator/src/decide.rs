@@ -84,7 +84,7 @@ pub struct Action {
 /// What is done to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Take over the fence of a dead run.
+    /// Take over the fence of a dead run, or drop one that speaks of another node.
     Adopt,
     /// Stage with a TRY, pull, make it permanent: the one node that tries the credential first.
     Canary,
@@ -136,31 +136,33 @@ pub fn decide(snapshot: &Snapshot, policy: &FleetPolicy) -> Vec<Action> {
     let mut actions = Vec::new();
     let mut act = |node: &FleetNode, task: Task| actions.push(Action { node: node.name().to_owned(), task });
 
+    // One node tries the credential first; until then it stays on that node alone.
+    let mut may_try = !snapshot.halted && !snapshot.nodes.iter().any(|node| node.busy == Some(Step::Stage));
     // Residue first; a node that carries our fence goes on whatever else is going on: it is cordoned.
     for (node, step) in &idle {
-        match &node.fencing {
-            Fencing::Residue { .. } => act(node, Task::Adopt),
-            Fencing::Ours { .. } if !matches!(step, Step::Blocked(_) | Step::Nothing) => {
-                act(node, Task::Step(step.clone()));
+        match (&node.fencing, step) {
+            (Fencing::Residue { .. } | Fencing::Misplaced { .. }, _) => act(node, Task::Adopt),
+            // It came back from a dead run's reboot and waits for its own credential.
+            (Fencing::Ours { .. }, Step::Stage) if !snapshot.canary_passed && may_try => {
+                may_try = false;
+                act(node, Task::Canary);
             }
+            (Fencing::Ours { .. }, Step::Stage) if !snapshot.canary_passed => {}
+            (Fencing::Ours { .. }, Step::Blocked(_) | Step::Nothing) => {}
+            (Fencing::Ours { .. }, step) => act(node, Task::Step(step.clone())),
             _ => {}
         }
     }
-    let free: Vec<_> = idle.iter().filter(|(node, _)| !node.is_fenced_by_us()).collect();
-
+    let free: Vec<_> = idle.iter().filter(|(node, _)| matches!(node.fencing, Fencing::Free)).collect();
     // What only looks or waits.
     for (node, step) in &free {
         if matches!(step, Step::LookAgain(_) | Step::AwaitRollback | Step::AwaitAdopted) {
             act(node, Task::Step(step.clone()));
         }
     }
-    // One node tries the credential first; until then it stays on that node alone.
     let drifted = free.iter().any(|(_, step)| *step == Step::Stage);
     if drifted && !snapshot.canary_passed {
-        if !snapshot.halted
-            && !snapshot.nodes.iter().any(|node| node.busy == Some(Step::Stage))
-            && let Some(canary) = canary(snapshot, &free)
-        {
+        if may_try && let Some(canary) = canary(snapshot, &free) {
             act(canary, Task::Canary);
         }
         return actions;

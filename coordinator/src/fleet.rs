@@ -31,6 +31,11 @@ pub enum Fencing {
         /// What it says.
         fence: fence::Fence,
     },
+    /// It names another Node's UID: copied there, or left over from a node that had this name. It is dropped.
+    Misplaced {
+        /// The annotation as it was read.
+        raw: String,
+    },
     /// Of a run that may live, under another lease.
     Foreign {
         /// The annotation as it was read.
@@ -176,7 +181,7 @@ impl FleetNode {
             self.judgement.as_ref().is_some_and(|judgement| step.disrupts(judgement.adoption))
                 || *step == Step::AwaitAdopted
         });
-        let fenced = !matches!(self.fencing, Fencing::Free);
+        let fenced = !matches!(self.fencing, Fencing::Free | Fencing::Misplaced { .. });
         !self.kube.ready || matches!(self.talk, Talk::Unreachable(_)) || cri_down || fenced || disrupting
     }
 }

@@ -262,8 +262,7 @@ fn fencing(node: &NodeView, known: &Known, lease: &str) -> Fencing {
     match Fence::on(node) {
         None => Fencing::Free,
         Some((_, Err(error))) => Fencing::Unreadable(format!("the fence on {} cannot be read: {error}", node.name)),
-        // Copied from another node, or left over from one that had this name (F14).
-        Some((raw, Ok(fence))) if fence.uid != node.uid => Fencing::Residue { raw: raw.to_owned(), fence },
+        Some((raw, Ok(fence))) if fence.uid != node.uid => Fencing::Misplaced { raw: raw.to_owned() },
         Some((raw, Ok(fence))) if Some(&fence.holder) == known.holder.as_ref() => {
             Fencing::Ours { raw: raw.to_owned(), in_turn: known.claimed.contains(&node.uid), fence }
         }

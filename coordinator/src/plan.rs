@@ -245,6 +245,7 @@ fn fence_words(fencing: &Fencing) -> Option<String> {
         Fencing::Residue { fence, .. } => {
             Some(format!("{:?} by {} since {}", fence.step, fence.holder, fence.since).to_lowercase())
         }
+        Fencing::Misplaced { .. } => Some("of another node, to be dropped".into()),
         Fencing::Foreign { fence, .. } => Some(format!("by {} under {}", fence.holder, fence.lease)),
         Fencing::Unreadable(why) => Some(why.clone()),
     }

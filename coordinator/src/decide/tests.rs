@@ -135,6 +135,25 @@ fn a_first_node_tries_the_credential_alone() {
 }
 
 #[test]
+fn a_node_that_came_back_from_a_dead_runs_reboot_tries_the_credential_like_any_other() {
+    let mut snapshot = fleet(vec![
+        node("worker-1", Verdict::Drifted).ours(fence::Step::Rebooting, "boot-0"),
+        node("worker-2", Verdict::Drifted),
+    ]);
+    snapshot.canary_passed = false;
+    assert_eq!(begun(&snapshot, &policy()), ["worker-1: canary"], "one at a time, and the cordoned one first");
+    snapshot.canary_passed = true;
+    assert_eq!(begun(&snapshot, &policy()), ["worker-1: write credential", "worker-2: write credential"]);
+}
+
+#[test]
+fn f14_a_fence_of_another_node_is_dropped() {
+    let mut copied = node("worker-1", Verdict::Stale);
+    copied.fencing = Fencing::Misplaced { raw: "{}".into() };
+    assert_eq!(begun(&fleet(vec![copied]), &policy()), ["worker-1: adopt"]);
+}
+
+#[test]
 fn the_endpoint_node_is_the_canary_only_when_it_is_alone() {
     let mut snapshot = fleet(vec![node("cp-1", Verdict::Drifted), node("cp-2", Verdict::Drifted)]);
     snapshot.canary_passed = false;

@@ -17,7 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::nodes::NodeView;
 
-pub use write::{ClaimError, FenceError, Released, claim, release, revert, update};
+pub use write::{ClaimError, FenceError, Released, claim, discard, release, revert, update};
 
 /// The annotation on the Node.
 pub const ANNOTATION: &str = "talos-ghcr/fence";

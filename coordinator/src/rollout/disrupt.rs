@@ -149,7 +149,15 @@ pub async fn release(env: &Env, node: &FleetNode, learned: &mut Learned) -> Resu
 /// Takes over the fence of a dead run, whose lease we hold now.
 pub async fn adopt(env: &Env, node: &FleetNode) -> Result<End, End> {
     let lease = env.held()?;
-    let Fencing::Residue { raw, fence } = &node.fencing else { return Ok(End::Done) };
+    let (raw, fence) = match &node.fencing {
+        Fencing::Residue { raw, fence } => (raw, fence),
+        Fencing::Misplaced { raw } => {
+            fence::discard(&env.context.servers, &*lease, &node.kube, raw).await?;
+            env.say(node, "dropped a fence that speaks of another node");
+            return Ok(End::Done);
+        }
+        _ => return Ok(End::Done),
+    };
     let ours = fence.adopted(lease.claimant(), env.clock().utc());
     fence::update(&env.context.servers, &*lease, &node.kube, raw, &ours).await?;
     env.say(node, &format!("adopted the fence of {} ({:?})", fence.holder, fence.step).to_lowercase());

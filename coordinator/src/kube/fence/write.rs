@@ -268,6 +268,31 @@ pub async fn release(
     }
 }
 
+/// Removes a fence that speaks of another Node: copied there, or left over from one that had this name. Whether the
+/// node is cordoned is not its business, for it says nothing about this one.
+///
+/// # Errors
+/// [`FenceError`]; a fence or a Node that is gone already is as good.
+pub async fn discard(
+    servers: &ApiServers,
+    permits: &dyn Permits,
+    view: &NodeView,
+    old: &str,
+) -> Result<(), FenceError> {
+    let settled = settle(servers, Authority::Step(permits), view, |now| match now.annotations.get(ANNOTATION) {
+        Some(present) if present == old && now.uid == view.uid => Ok(Next::Patch(vec![
+            patch::test("/metadata/uid", &now.uid),
+            patch::test(patch::annotation(ANNOTATION), old),
+            patch::remove(patch::annotation(ANNOTATION)),
+        ])),
+        _ => Ok(Next::Done(())),
+    });
+    match settled.await {
+        Err(FenceError::Gone { .. }) => Ok(()),
+        other => other,
+    }
+}
+
 fn release_patch(now: &NodeView, fence: &Fence, old: &str) -> Vec<Value> {
     let mut operations = vec![
         patch::test("/metadata/uid", &now.uid),
