@@ -75,6 +75,18 @@ pub enum InventoryError {
     },
 }
 
+impl InventoryError {
+    /// No API server answered at all, which may pass.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        matches!(
+            self,
+            InventoryError::Nodes(ReadError::Unreachable { .. })
+                | InventoryError::Lease { source: ReadError::Unreachable { .. }, .. }
+        )
+    }
+}
+
 /// One look at everything.
 #[derive(Debug)]
 pub struct Inventory {

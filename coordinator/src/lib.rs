@@ -6,12 +6,13 @@
 //! - [`fleet`], [`order`], [`decide`](mod@decide), [`plan`], [`identity`], [`endpoint`]: pure, but for one name lookup.
 //! - [`gates`], [`kube`], [`registry`], [`holder`]: what is asked of etcd, Kubernetes, the registry, and this process.
 //! - [`rollout`]: the effects, one file a kind of step.
-//! - [`report`], [`cli`]: what people see and type.
+//! - [`report`], [`cli`], [`exit`]: what people see and type, and what scripts are told.
 #![warn(missing_docs)]
 
 pub mod cli;
 pub mod decide;
 pub mod endpoint;
+pub mod exit;
 pub mod fleet;
 pub mod gates;
 pub mod holder;

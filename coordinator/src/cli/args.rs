@@ -126,7 +126,7 @@ pub struct Common {
         help_heading = "Cluster"
     )]
     pub endpoints: Vec<String>,
-    /// kubeconfig; else KUBECONFIG, else ~/.kube/config, else the pod's service account.
+    /// kubeconfig; else KUBECONFIG, else ~/.kube/config.
     #[arg(long, env = "TALOS_GHCR_KUBECONFIG", value_name = "FILE", help_heading = "Cluster")]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig; else its current one.

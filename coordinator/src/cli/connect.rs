@@ -14,8 +14,8 @@ use talos_proto::identity::{Identity, IdentityError};
 use zeroize::Zeroizing;
 
 use super::args::{Common, Roll, TakeoverArg, Time};
-use super::exit::Exit;
 use crate::decide::{FleetPolicy, MaxUnavailable};
+use crate::exit::Exit;
 use crate::inventory::Context;
 use crate::kube::api_servers::{ApiServers, KubeconfigError};
 use crate::kube::drain::DrainOptions;

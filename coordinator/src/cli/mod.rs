@@ -6,13 +6,12 @@ use clap::Parser as _;
 use clap::error::ErrorKind;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
+use crate::exit::Exit;
 use crate::report;
 use args::{Cli, Command};
-use exit::Exit;
 
 pub mod args;
 pub mod connect;
-pub mod exit;
 mod plan;
 mod run;
 mod signals;

@@ -4,8 +4,8 @@ use talos_proto::clock::Clock;
 
 use super::args::PlanArgs;
 use super::connect::{Need, connect};
-use super::exit::Exit;
 use super::fail;
+use crate::exit::Exit;
 use crate::inventory::Known;
 use crate::plan::document;
 use crate::report::{Format, machine_readable, print, table};

@@ -7,9 +7,9 @@ use talos_proto::clock::Clock;
 
 use super::args::RunArgs;
 use super::connect::{Need, connect};
-use super::exit::Exit;
 use super::fail;
 use super::signals::Stop;
+use crate::exit::Exit;
 use crate::inventory::Inventory;
 use crate::plan::document;
 use crate::report::progress::Progress;

@@ -7,7 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::exit::Exit;
+use crate::exit::Exit;
 use crate::report;
 
 /// A CI job is cancelled with INT and, 7.5 s later, TERM: within this both are one cancellation.

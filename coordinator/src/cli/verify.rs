@@ -5,8 +5,8 @@ use talos_proto::clock::Clock;
 
 use super::args::{ClaimName, VerifyArgs};
 use super::connect::{Need, connect};
-use super::exit::Exit;
 use super::fail;
+use crate::exit::Exit;
 use crate::inventory::Known;
 use crate::plan::{NodeRow, PlanDocument, document};
 use crate::report::{Format, machine_readable, print, table};

@@ -19,11 +19,11 @@ use talos_proto::chain;
 use talos_proto::clock::Moment;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::exit::Exit;
 use crate::decide::{Action, Task, decide, left_over};
+use crate::exit::Exit;
 use crate::fleet::{Fencing, Talk};
 use crate::holder::Holder;
-use crate::inventory::{Context, Inventory, InventoryError, Known};
+use crate::inventory::{Context, Inventory, Known};
 use crate::kube::lease::{AcquireError, HeldLease, LeaseOptions, LeaseProgress, LeaseState, acquire};
 use crate::registry::preflight;
 use crate::report::progress::{Progress, short};
@@ -33,6 +33,9 @@ use env::Env;
 const MAX_ROUNDS: u32 = 20;
 /// After a write two clean inventories in a row are needed: a node may have appeared, a controller may have undone.
 const CLEAN_AFTER_WRITE: u32 = 2;
+
+/// Between two tries to reach an API that does not answer.
+const AWAY: Duration = Duration::from_millis(500);
 
 /// What came of a run.
 #[derive(Clone, Debug, Serialize)]
@@ -149,7 +152,10 @@ impl Rollout {
         for _ in 0..MAX_ROUNDS {
             let Some(inventory) = self.observe().await else { return };
             let policy = self.env.context.settings.fleet;
-            let actions = decide(&inventory.snapshot, &policy);
+            let mut actions = decide(&inventory.snapshot, &policy);
+            if self.lease.is_some() && !self.registry_accepts {
+                actions.retain(|action| !action.task.needs_registry());
+            }
             if actions.is_empty() || self.stopping() {
                 clean += 1;
                 if self.lease.is_none() || clean >= CLEAN_AFTER_WRITE || self.stopping() {
@@ -176,10 +182,13 @@ impl Rollout {
         self.fail(Exit::Failed, "", format!("not done after {MAX_ROUNDS} rounds: is another tool changing the nodes?"));
     }
 
-    /// A fresh inventory. While we hold the lease an API that is away is ridden out: its node may be the one that we
-    /// have just rebooted.
+    /// A fresh inventory. An API that does not answer is ridden out: its node may be the one that we, or a dead run
+    /// before us, have just rebooted.
     async fn observe(&mut self) -> Option<Inventory> {
-        let patience = self.env.clock().now() + self.env.context.settings.budgets.reboot;
+        let budgets = self.env.context.settings.budgets;
+        let patience = if self.lease.is_some() { budgets.reboot } else { budgets.gate };
+        let deadline = self.env.clock().now() + patience;
+        let mut said = false;
         loop {
             let error = match self.env.context.inventory(&self.known).await {
                 Ok(inventory) => {
@@ -189,17 +198,22 @@ impl Rollout {
                 }
                 Err(error) => error,
             };
-            let passing = matches!(error, InventoryError::Nodes(_) | InventoryError::Lease { .. });
-            let ride_out = self.lease.is_some() && passing && self.env.clock().now() < patience && !self.stopping();
-            if !ride_out {
-                self.fail(Exit::Failed, "", chain(&error));
-                return None;
-            }
             if let Some(holder) = self.lost() {
                 self.fail(Exit::ControlLost, "", format!("the lease was lost to {holder}"));
                 return None;
             }
-            self.env.clock().sleep(Duration::from_millis(500)).await;
+            let passing = error.is_unreachable() || self.lease.is_some();
+            if !passing || self.env.clock().now() >= deadline || self.stopping() {
+                self.fail(Exit::Failed, "", chain(&error));
+                return None;
+            }
+            if !std::mem::replace(&mut said, true) {
+                self.env.progress.event("", &format!("{}; trying for up to {}", chain(&error), short(patience)));
+            }
+            tokio::select! {
+                () = self.env.clock().sleep(AWAY) => {}
+                () = self.env.stop.cancelled() => {}
+            }
         }
     }
 

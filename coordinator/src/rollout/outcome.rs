@@ -5,7 +5,7 @@ use agent::write::WriteError;
 use talos_proto::permit::NoPermit;
 use talos_proto::{CallError, Why, chain};
 
-use crate::cli::exit::Exit;
+use crate::exit::Exit;
 use crate::kube::drain::DrainError;
 use crate::kube::fence::FenceError;
 
