@@ -153,7 +153,7 @@ pub fn chain(error: &dyn Error) -> String {
     while let Some(error) = next {
         let text = error.to_string();
         // tonic and hyper repeat their source in their own words.
-        if !words.ends_with(&text) {
+        if !words.contains(&text) {
             words.push_str(": ");
             words.push_str(&text);
         }

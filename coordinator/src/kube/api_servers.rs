@@ -307,7 +307,7 @@ impl ApiServers {
         match self.0.clock.timeout(PROOF_TIMEOUT, client.request_text(readyz)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(kube::Error::Api(status))) => Err(format!("/readyz answered {}", status.code)),
-            Ok(Err(error)) => Err(connection::chain(&error)),
+            Ok(Err(error)) => Err(talos_proto::chain(&error)),
             Err(late) => Err(late.to_string()),
         }
     }
@@ -337,13 +337,13 @@ impl ApiServers {
                 .build()
                 .map_err(|error| error.to_string())?;
             own.tls_server_name = name;
-            let client = connection::client(&own).map_err(|error| connection::chain(&error))?;
+            let client = connection::client(&own).map_err(|error| talos_proto::chain(&error))?;
             self.0.requests.fetch_add(1, Ordering::Relaxed);
             let readyz = http::Request::get("/readyz").body(Vec::new()).map_err(|error| error.to_string())?;
             match self.0.clock.timeout(PROOF_TIMEOUT, client.request_text(readyz)).await {
                 Ok(Ok(_)) => return Ok(client),
                 Ok(Err(kube::Error::Api(status))) => return Err(format!("/readyz answered {}", status.code)),
-                Ok(Err(error)) => failed = connection::chain(&error),
+                Ok(Err(error)) => failed = talos_proto::chain(&error),
                 Err(late) => return Err(late.to_string()),
             }
             if !failed.contains("certificate") {

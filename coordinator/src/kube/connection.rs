@@ -1,6 +1,5 @@
 //! One client for one address, and whose failure an error is.
 
-use std::error::Error as _;
 use std::io;
 use std::time::Duration;
 
@@ -69,8 +68,8 @@ pub fn classify(error: kube::Error) -> Failure {
         | kube::Error::InferKubeconfig(_)
         | kube::Error::TlsRequired
         | kube::Error::RustlsTls(_)) => Failure::Local(Box::new(error)),
-        error if not_sent(&error) => Failure::NotSent(chain(&error)),
-        error => Failure::Broken(chain(&error)),
+        error if not_sent(&error) => Failure::NotSent(talos_proto::chain(&error)),
+        error => Failure::Broken(talos_proto::chain(&error)),
     }
 }
 
@@ -87,19 +86,4 @@ fn not_sent(error: &kube::Error) -> bool {
         next = error.source();
     }
     false
-}
-
-/// An error with its causes on one line, each said once.
-pub fn chain(error: &kube::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        next = cause.source();
-    }
-    text
 }

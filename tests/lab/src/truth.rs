@@ -77,17 +77,7 @@ impl LeaseTruth {
     }
 }
 
-/// Requests of one server.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Counters {
-    /// Requests that can change nothing.
-    pub reads: u64,
-    /// Requests that change stored state or have a mutating verb.
-    pub writes: u64,
-    /// Both, by what was asked: a gRPC path, or for example `PATCH nodes`.
-    pub by_method: BTreeMap<String, u64>,
-}
+pub use crate::talos::log::Counters;
 
 impl Counters {
     /// Counts the entries of a log by server.
