@@ -104,6 +104,12 @@ pub enum Blocked {
         "times: CRI is older than its config although the node has rebooted since the credential was staged; a second reboot needs --reboot-again"
     )]
     Times,
+    /// The desired credential was on the node before the one that is there now: an old job was run again.
+    #[error("the given credential is older than the one that is there; --allow-older goes back to it")]
+    Older,
+    /// A node that restarts CRI by itself has not.
+    #[error("CRI was not restarted by Talos in time; --escalate-reboot reboots the node instead")]
+    NotAdopted,
     /// The machine that answers is not the one that Kubernetes means.
     #[error("identity: {0}")]
     Identity(String),
@@ -404,3 +410,6 @@ pub(crate) mod testing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

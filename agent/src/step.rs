@@ -34,6 +34,10 @@ pub struct Memory {
     pub pull: Pull,
     /// Nothing that must go is left on the node, by this run's drain.
     pub drained: bool,
+    /// It has rebooted in this run: `--reboot-again` is used up.
+    pub rebooted: bool,
+    /// CRI did not restart by itself in time.
+    pub not_adopted: bool,
     /// Back from its reboot: machine, CRI, Node and, on a control plane, API server and etcd.
     pub ready: bool,
     /// The boot stayed the same and the stage RUNNING for the settle time: a reboot that was asked for will not come.
@@ -46,7 +50,16 @@ pub struct Memory {
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { pull: Pull::NotTried, drained: false, ready: false, settled: false, stuck: false, failed: None }
+        Self {
+            pull: Pull::NotTried,
+            drained: false,
+            rebooted: false,
+            not_adopted: false,
+            ready: false,
+            settled: false,
+            stuck: false,
+            failed: None,
+        }
     }
 }
 
@@ -139,11 +152,23 @@ impl fmt::Display for Step {
     }
 }
 
-/// What the policy says about one node's steps.
+/// What the flags say about one node's steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepPolicy {
     /// Write a record where only it is missing (`--missing-proof`).
     pub write_missing_proof: bool,
+    /// Go back to a revision that was on the node before (`--allow-older`).
+    pub allow_older: bool,
+    /// Reboot a node that should have adopted by itself and did not (`--escalate-reboot`).
+    pub escalate_reboot: bool,
+    /// Reboot this node although its reboot for this revision has happened (`--reboot-again`).
+    pub reboot_again: bool,
+}
+
+impl Default for StepPolicy {
+    fn default() -> Self {
+        Self { write_missing_proof: true, allow_older: false, escalate_reboot: false, reboot_again: false }
+    }
 }
 
 /// The node's next step.
@@ -155,7 +180,7 @@ pub fn next_step(
     memory: &Memory,
     policy: StepPolicy,
 ) -> Step {
-    if let Some(step) = fenced(judgement, boot, fence, memory) {
+    if let Some(step) = fenced(judgement, boot, fence, memory, policy) {
         return step;
     }
     if let Some(failed) = &memory.failed {
@@ -164,17 +189,30 @@ pub fn next_step(
     match &judgement.verdict {
         Verdict::Current | Verdict::Leaving | Verdict::Gone => Step::Nothing,
         Verdict::Unknown(reason) => Step::LookAgain(reason.clone()),
-        Verdict::Blocked(blocked) => Step::Blocked(blocked.clone()),
         Verdict::Drifted if judgement.own_try => Step::AwaitRollback,
-        Verdict::Drifted => Step::Stage,
-        Verdict::Stale => stale(judgement, memory),
+        Verdict::Drifted => stage(judgement, policy),
+        Verdict::Blocked(Blocked::Times) if policy.reboot_again && !memory.rebooted => {
+            pulled(memory).unwrap_or(Step::Claim)
+        }
+        Verdict::Blocked(blocked) => Step::Blocked(blocked.clone()),
+        Verdict::Stale => stale(judgement, memory, policy),
         Verdict::Unproved if !policy.write_missing_proof => Step::Nothing,
         Verdict::Unproved => pulled(memory).unwrap_or(Step::WriteProof),
     }
 }
 
+/// Another credential than the desired one: written, unless that would go back.
+fn stage(judgement: &Judgement, policy: StepPolicy) -> Step {
+    let older = judgement
+        .record
+        .as_ref()
+        .zip(judgement.revision)
+        .is_some_and(|(record, revision)| record.was_before(&revision));
+    if older && !policy.allow_older { Step::Blocked(Blocked::Older) } else { Step::Stage }
+}
+
 /// A staged credential that the running CRI does not hold.
-fn stale(judgement: &Judgement, memory: &Memory) -> Step {
+fn stale(judgement: &Judgement, memory: &Memory, policy: StepPolicy) -> Step {
     let staged = judgement
         .record
         .as_ref()
@@ -187,8 +225,18 @@ fn stale(judgement: &Judgement, memory: &Memory) -> Step {
         return step;
     }
     match judgement.adoption {
-        Adoption::Live => Step::AwaitAdopted,
-        Adoption::Reboot => Step::Claim,
+        Adoption::Live if !memory.not_adopted => Step::AwaitAdopted,
+        Adoption::Live if !policy.escalate_reboot => Step::Blocked(Blocked::NotAdopted),
+        Adoption::Live | Adoption::Reboot => Step::Claim,
+    }
+}
+
+/// Whether a claimed node goes on to its drain and reboot.
+fn wants_reboot(judgement: &Judgement, memory: &Memory, policy: StepPolicy) -> bool {
+    match &judgement.verdict {
+        Verdict::Stale => stale(judgement, memory, policy) == Step::Claim,
+        Verdict::Blocked(Blocked::Times) => policy.reboot_again && !memory.rebooted && pulled(memory).is_none(),
+        _ => false,
     }
 }
 
@@ -202,7 +250,13 @@ fn pulled(memory: &Memory) -> Option<Step> {
 }
 
 /// A node that carries our fence goes to its end, whatever its verdict: it is cordoned.
-fn fenced(judgement: &Judgement, boot: Option<&str>, fence: &FenceSeen, memory: &Memory) -> Option<Step> {
+fn fenced(
+    judgement: &Judgement,
+    boot: Option<&str>,
+    fence: &FenceSeen,
+    memory: &Memory,
+    policy: StepPolicy,
+) -> Option<Step> {
     match fence {
         FenceSeen::None => None,
         FenceSeen::Claimed { in_turn: false } => Some(Step::Release),
@@ -210,8 +264,12 @@ fn fenced(judgement: &Judgement, boot: Option<&str>, fence: &FenceSeen, memory: 
             Some(match &judgement.verdict {
                 // A step that failed, or a verdict that no longer asks for a reboot, gives the node back.
                 _ if memory.failed.is_some() => Step::Release,
-                Verdict::Stale if judgement.adoption == Adoption::Reboot && pulled(memory).is_none() => {
-                    if memory.drained { Step::Reboot } else { Step::Drain }
+                _ if wants_reboot(judgement, memory, policy) => {
+                    if memory.drained {
+                        Step::Reboot
+                    } else {
+                        Step::Drain
+                    }
                 }
                 Verdict::Stale if matches!(memory.pull, Pull::NotTried) => Step::CheckPull,
                 Verdict::Unknown(reason) => Step::LookAgain(reason.clone()),
@@ -220,7 +278,7 @@ fn fenced(judgement: &Judgement, boot: Option<&str>, fence: &FenceSeen, memory: 
         }
         FenceSeen::Rebooting { .. } if memory.stuck => memory.failed.clone().map(Step::Blocked),
         FenceSeen::Rebooting { boot: before, settled } => Some(match (before.as_deref(), boot) {
-            (Some(before), Some(now)) if before != now => after_boot(judgement, memory),
+            (Some(before), Some(now)) if before != now => after_boot(judgement, memory, policy),
             // The boot did not happen and will not: the node takes its ordinary turn.
             _ if *settled => Step::Release,
             _ => Step::AwaitBoot,
@@ -229,9 +287,12 @@ fn fenced(judgement: &Judgement, boot: Option<&str>, fence: &FenceSeen, memory: 
 }
 
 /// The reboot happened. The node may be waiting for its own credential: then it is written first.
-fn after_boot(judgement: &Judgement, memory: &Memory) -> Step {
+fn after_boot(judgement: &Judgement, memory: &Memory, policy: StepPolicy) -> Step {
     match &judgement.verdict {
-        Verdict::Drifted if memory.failed.is_none() && !judgement.own_try => Step::Stage,
+        Verdict::Drifted if memory.failed.is_none() && !judgement.own_try => match stage(judgement, policy) {
+            Step::Stage => Step::Stage,
+            _ => Step::AwaitReady,
+        },
         _ if memory.failed.is_some() || memory.ready => Step::Release,
         _ => Step::AwaitReady,
     }
@@ -243,7 +304,8 @@ mod tests {
     use crate::claims::testing::judgement;
 
     const CLAIMED: FenceSeen = FenceSeen::Claimed { in_turn: true };
-    const POLICY: StepPolicy = StepPolicy { write_missing_proof: true };
+    const POLICY: StepPolicy =
+        StepPolicy { write_missing_proof: true, allow_older: false, escalate_reboot: false, reboot_again: false };
 
     fn step(verdict: Verdict, adoption: Adoption, fence: &FenceSeen, memory: &Memory) -> Step {
         next_step(&judgement(verdict, adoption), Some("boot-2"), fence, memory, POLICY)
@@ -295,6 +357,38 @@ mod tests {
     }
 
     #[test]
+    fn n23_reboot_again_is_a_humans_word_and_used_up_by_one_boot() {
+        let again = StepPolicy { reboot_again: true, ..POLICY };
+        let judged = judgement(Verdict::Blocked(Blocked::Times), Adoption::Reboot);
+        let next = |memory: &Memory| next_step(&judged, Some("b"), &FenceSeen::None, memory, again);
+        assert_eq!(next(&pulled()), Step::Claim);
+        assert_eq!(next(&Memory { rebooted: true, ..pulled() }), Step::Blocked(Blocked::Times));
+    }
+
+    #[test]
+    fn n08_a_live_node_that_did_not_adopt_is_blocked_or_rebooted_on_request() {
+        let judged = judgement(Verdict::Stale, Adoption::Live);
+        let memory = Memory { not_adopted: true, ..pulled() };
+        let next = |policy| next_step(&judged, Some("b"), &FenceSeen::None, &memory, policy);
+        assert_eq!(next(POLICY), Step::Blocked(Blocked::NotAdopted));
+        assert_eq!(next(StepPolicy { escalate_reboot: true, ..POLICY }), Step::Claim);
+    }
+
+    #[test]
+    fn k09_an_older_revision_is_refused_unless_it_is_allowed() {
+        let mut judged = judgement(Verdict::Drifted, Adoption::Reboot);
+        let newer: crate::revision::Revision = "ffeeddccbbaa99887766554433221100".parse().unwrap();
+        let entry = crate::record::Entry {
+            revision: newer,
+            ..crate::claims::testing::entry("b", 1, jiff::Timestamp::UNIX_EPOCH)
+        };
+        judged.record = Some(crate::record::Record::proved(entry, judged.record.as_ref()));
+        let next = |policy| next_step(&judged, Some("b"), &FenceSeen::None, &Memory::default(), policy);
+        assert_eq!(next(POLICY), Step::Blocked(Blocked::Older));
+        assert_eq!(next(StepPolicy { allow_older: true, ..POLICY }), Step::Stage);
+    }
+
+    #[test]
     fn r06_a_node_that_never_returns_keeps_its_fence() {
         let failed = Blocked::Step("did not come back".into());
         let memory = Memory { stuck: true, failed: Some(failed.clone()), ..pulled() };
@@ -317,7 +411,7 @@ mod tests {
     #[test]
     fn n04_a_missing_proof_is_only_reported_when_asked_so() {
         let judged = judgement(Verdict::Unproved, Adoption::Reboot);
-        let report = StepPolicy { write_missing_proof: false };
+        let report = StepPolicy { write_missing_proof: false, ..POLICY };
         assert_eq!(next_step(&judged, Some("b"), &FenceSeen::None, &Memory::default(), report), Step::Nothing);
         assert_eq!(step(Verdict::Unproved, Adoption::Reboot, &FenceSeen::None, &Memory::default()), Step::CheckPull);
     }

@@ -75,6 +75,8 @@ pub struct FleetNode {
     pub busy: Option<Step>,
     /// Named by `--exclude`, or not named by `--nodes`.
     pub left_out: bool,
+    /// Named by `--reboot-again`.
+    pub reboot_again: bool,
     /// The machine says what contradicts Kubernetes, or not yet the same.
     pub mismatch: Option<Verdict>,
 }
@@ -141,6 +143,7 @@ impl FleetNode {
     /// The node's own next step.
     #[must_use]
     pub fn next_step(&self, policy: StepPolicy) -> Step {
+        let policy = StepPolicy { reboot_again: self.reboot_again, ..policy };
         if self.is_ignored() {
             return Step::Nothing;
         }

@@ -63,7 +63,7 @@ pub enum InventoryError {
         /// The first node's reason.
         first: String,
     },
-    /// `--nodes` or `--exclude` names what is not there.
+    /// A flag names a node that is not there.
     #[error("there is no node {name} in the cluster (named by --{flag}); it has: {known}")]
     NoSuchNode {
         /// The flag.
@@ -213,6 +213,7 @@ impl Context {
             mismatch: facts.and_then(|facts| mismatch(&kube, facts)),
             fencing: fencing(&kube, known, &self.settings.lease.to_string()),
             left_out: self.settings.leaves_out(&kube.name),
+            reboot_again: self.settings.reboot_again.contains(&kube.name),
             talk,
             judgement,
             memory,
@@ -237,9 +238,9 @@ impl Context {
 
     fn check_names(&self, nodes: &[NodeView]) -> Result<(), InventoryError> {
         let known = || nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
-        for (flag, names) in [("nodes", &self.settings.nodes), ("exclude", &self.settings.exclude)] {
-            // An excluded node that is gone is what its operator wanted; a selected one that is gone is a mistake.
-            let missing = names.iter().find(|name| flag == "nodes" && !nodes.iter().any(|node| node.name == **name));
+        // An excluded node that is gone is what its operator wanted; a selected one that is gone is a mistake.
+        for (flag, names) in [("nodes", &self.settings.nodes), ("reboot-again", &self.settings.reboot_again)] {
+            let missing = names.iter().find(|name| !nodes.iter().any(|node| node.name == **name));
             if let Some(name) = missing {
                 return Err(InventoryError::NoSuchNode { flag, name: name.clone(), known: known() });
             }

@@ -290,7 +290,8 @@ pub fn forecast(node: &FleetNode, policy: FleetPolicy) -> Vec<Step> {
         assume(&step, &mut judgement, &mut memory, &mut boot, &mut fence);
         steps.push(step);
         let seen = fence.clone().unwrap_or(FenceSeen::None);
-        step = next_step(&judgement, boot.as_deref(), &seen, &memory, policy.step);
+        let policy = agent::step::StepPolicy { reboot_again: node.reboot_again, ..policy.step };
+        step = next_step(&judgement, boot.as_deref(), &seen, &memory, policy);
     }
     steps
 }

@@ -64,6 +64,8 @@ pub struct Settings {
     pub nodes: Vec<String>,
     /// These are left alone.
     pub exclude: Vec<String>,
+    /// These may be rebooted although they have been for this revision.
+    pub reboot_again: Vec<String>,
     /// Our Lease.
     pub lease: LeaseName,
     /// The old script's.

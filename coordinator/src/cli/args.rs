@@ -205,6 +205,18 @@ pub struct Roll {
     /// Also reboot a control plane where one or two are all: the API or etcd's quorum is away meanwhile.
     #[arg(long, env = "TALOS_GHCR_ALLOW_CONTROL_PLANE_OUTAGE", help_heading = "Roll")]
     pub allow_control_plane_outage: bool,
+    /// Go back to a credential that was on a node before the one that is there now.
+    #[arg(long, env = "TALOS_GHCR_ALLOW_OLDER", help_heading = "Roll")]
+    pub allow_older: bool,
+    /// Where only the record is missing: write it after a pull proof, or only report it.
+    #[arg(long, env = "TALOS_GHCR_MISSING_PROOF", value_enum, default_value_t = MissingProof::Write, help_heading = "Roll")]
+    pub missing_proof: MissingProof,
+    /// Reboot a node of Talos 1.14 or newer whose CRI was not restarted by itself in time.
+    #[arg(long, env = "TALOS_GHCR_ESCALATE_REBOOT", help_heading = "Roll")]
+    pub escalate_reboot: bool,
+    /// Reboot this node once more although its reboot for this credential has happened.
+    #[arg(long, env = "TALOS_GHCR_REBOOT_AGAIN", value_delimiter = ',', value_name = "NODE", help_heading = "Roll")]
+    pub reboot_again: Vec<String>,
     /// Leave the pods of DaemonSets where they are; false refuses a node that has some.
     #[arg(long, env = "TALOS_GHCR_IGNORE_DAEMONSETS", value_name = "BOOL", default_value_t = true, action = ArgAction::Set, help_heading = "Roll")]
     pub ignore_daemonsets: bool,
@@ -250,6 +262,15 @@ impl From<TakeoverArg> for Takeover {
             TakeoverArg::Never => Takeover::Never,
         }
     }
+}
+
+/// `--missing-proof`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MissingProof {
+    /// Prove the pull and write the record.
+    Write,
+    /// Only say so.
+    Report,
 }
 
 /// A length of time such as `90s`, `10m`, `1h30m`.

@@ -13,7 +13,7 @@ use talos_proto::config::{Context as TalosContext, TalosConfigError, locate};
 use talos_proto::identity::{Identity, IdentityError};
 use zeroize::Zeroizing;
 
-use super::args::{Common, Roll, TakeoverArg, Time};
+use super::args::{Common, MissingProof, Roll, TakeoverArg, Time};
 use crate::decide::{FleetPolicy, MaxUnavailable};
 use crate::exit::Exit;
 use crate::inventory::Context;
@@ -144,12 +144,21 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
         images: image,
         nodes,
         exclude,
+        reboot_again: roll.reboot_again,
         lease,
         legacy_lease: Some(legacy_lease),
         timing: Timing::scaled(roll.lease_duration.0),
         lease_wait: roll.lease_wait.map(|time| time.0),
         takeover: roll.takeover.into(),
-        fleet: FleetPolicy { max_unavailable: roll.max_unavailable, step: StepPolicy { write_missing_proof: true } },
+        fleet: FleetPolicy {
+            max_unavailable: roll.max_unavailable,
+            step: StepPolicy {
+                write_missing_proof: roll.missing_proof == MissingProof::Write,
+                allow_older: roll.allow_older,
+                escalate_reboot: roll.escalate_reboot,
+                reboot_again: false,
+            },
+        },
         allow_control_plane_outage: roll.allow_control_plane_outage,
         drain: DrainOptions {
             ignore_daemonsets: roll.ignore_daemonsets,
@@ -194,6 +203,10 @@ fn defaults() -> Roll {
         takeover: TakeoverArg::Auto,
         max_unavailable: MaxUnavailable::Number(1),
         allow_control_plane_outage: false,
+        allow_older: false,
+        missing_proof: MissingProof::Write,
+        escalate_reboot: false,
+        reboot_again: Vec::new(),
         ignore_daemonsets: true,
         delete_emptydir_data: true,
         force: false,

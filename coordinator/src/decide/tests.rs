@@ -9,7 +9,7 @@ use crate::fleet::testing::{fleet, node};
 use crate::kube::fence;
 
 fn policy() -> FleetPolicy {
-    FleetPolicy { max_unavailable: MaxUnavailable::Number(1), step: StepPolicy { write_missing_proof: true } }
+    FleetPolicy { max_unavailable: MaxUnavailable::Number(1), step: StepPolicy::default() }
 }
 
 /// What is begun, as `node: task`.

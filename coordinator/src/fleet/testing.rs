@@ -61,6 +61,7 @@ pub(crate) fn node(name: &str, verdict: Verdict) -> FleetNode {
         memory: Memory { pull: Pull::Proved("image@sha256:0".into()), ..Memory::default() },
         busy: None,
         left_out: false,
+        reboot_again: false,
         mismatch: None,
     }
 }

@@ -96,7 +96,7 @@ pub async fn check_pull(env: &Env, node: &FleetNode, learned: &mut Learned) -> R
 }
 
 /// Talos >= 1.14 restarts CRI by itself.
-pub async fn await_adopted(env: &Env, node: &FleetNode) -> Result<End, End> {
+pub async fn await_adopted(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
     let talos = talos(env, node)?;
     let limit = env.context.settings.budgets.adopt;
     let _waiting = env.progress.waiting(node.name(), "waiting for CRI to restart", Some(env.clock().now() + limit));
@@ -107,7 +107,12 @@ pub async fn await_adopted(env: &Env, node: &FleetNode) -> Result<End, End> {
             Ok(End::Done)
         }
         Err(error @ adopt::AdoptError::TimedOut(_)) => {
-            Ok(End::Failed(Failure::halting(Blocked::Step(talos_proto::chain(&error)), false)))
+            env.say(node, &talos_proto::chain(&error));
+            learned.not_adopted = true;
+            if env.context.settings.fleet.step.escalate_reboot {
+                return Ok(End::Done);
+            }
+            Ok(End::Failed(Failure::halting(Blocked::NotAdopted, false)))
         }
         Err(error) => Ok(End::Again(talos_proto::chain(&error))),
     }

@@ -186,8 +186,11 @@ impl Rollout {
             self.known.claimed.remove(&uid);
         }
         match (&task, &end) {
-            (Task::Step(Step::AwaitBoot), End::Done) if !learned.settled => self.rebooted.push(name.clone()),
-            (Task::Step(Step::AwaitAdopted), End::Done) => self.adopted_live.push(name.clone()),
+            (Task::Step(Step::AwaitBoot), End::Done) if !learned.settled => {
+                self.known.memory.entry(uid.clone()).or_default().rebooted = true;
+                self.rebooted.push(name.clone());
+            }
+            (Task::Step(Step::AwaitAdopted), End::Done) if !learned.not_adopted => self.adopted_live.push(name.clone()),
             _ => {}
         }
         self.judge_end(&name, &uid, &task, end);
@@ -264,6 +267,7 @@ fn remember(memory: &mut Memory, learned: &Learned) {
         memory.pull = pull.clone();
     }
     memory.drained |= learned.drained;
+    memory.not_adopted |= learned.not_adopted;
     memory.ready |= learned.ready;
     memory.settled |= learned.settled;
     if learned.released {
@@ -340,7 +344,7 @@ async fn effect(env: &Env, node: &FleetNode, task: &Task, learned: &mut Learned)
         Step::AwaitRollback => credential::await_rollback(env, node).await,
         Step::RecordStaged => credential::record_staged(env, node).await,
         Step::CheckPull => credential::check_pull(env, node, learned).await,
-        Step::AwaitAdopted => credential::await_adopted(env, node).await,
+        Step::AwaitAdopted => credential::await_adopted(env, node, learned).await,
         Step::Claim => disrupt::claim(env, node, learned).await,
         Step::Drain => disrupt::drain(env, node, learned).await,
         Step::Reboot => reboot::reboot(env, node).await,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use agent::claims::Pull;
 use agent::record::{Entry, PullRecord};
+use jiff::Timestamp;
 use talos_proto::channel::Avoided;
 use talos_proto::clock::Clock;
 use talos_proto::node::Node;
@@ -99,7 +100,8 @@ impl Env {
                 Pull::Unprovable(_) => PullRecord::Unprovable,
                 Pull::NotTried | Pull::Failed(_) => PullRecord::None,
             },
-            at: self.clock().utc(),
+            // Whole seconds: it is for people.
+            at: Timestamp::from_second(self.clock().utc().as_second()).unwrap_or_default(),
             holder: self.lease.as_ref().map(|lease| lease.holder().to_owned()).unwrap_or_default(),
         })
     }

@@ -62,6 +62,8 @@ pub struct Learned {
     pub pull: Option<Pull>,
     /// Nothing that must go is left on it.
     pub drained: bool,
+    /// CRI did not restart by itself in time.
+    pub not_adopted: bool,
     /// It is back.
     pub ready: bool,
     /// Its reboot will not come.
