@@ -64,6 +64,35 @@ pub fn find(server: (&str, u16), resolved: &[IpAddr], nodes: &[FleetNode]) -> En
     }
 }
 
+/// What is wrong with the Talos endpoints, as far as the fleet shows it: a worker forwards nothing, and a VIP moves away
+/// from under the very reboot that is tracked through it (siderolabs/talos#9441, #14041).
+#[must_use]
+pub fn warnings(endpoints: &[talos_proto::config::Endpoint], nodes: &[FleetNode]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for endpoint in endpoints {
+        let Some(address) = address_of(&endpoint.host) else { continue };
+        if let Some(node) = nodes.iter().find(|node| node.kube.addresses.contains(&address)) {
+            if !node.kube.control_plane {
+                warnings.push(format!(
+                    "the Talos endpoint {endpoint} is the worker {}, which forwards nothing",
+                    node.name()
+                ));
+            }
+            continue;
+        }
+        let has = |node: &&FleetNode| {
+            node.facts().is_some_and(|facts| facts.addresses.seen().is_some_and(|list| list.contains(&address)))
+        };
+        if let Some(holder) = nodes.iter().find(has) {
+            warnings.push(format!(
+                "the Talos endpoint {endpoint} is an address that {} has now but no Node reports: a VIP? Name the control planes' own addresses",
+                holder.name()
+            ));
+        }
+    }
+    warnings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,6 +141,19 @@ mod tests {
         assert!(found("nowhere", &[], &nodes).1.contains("does not resolve"));
         let (node, _) = found("api.example.com", &["10.0.0.1", "192.0.2.7"], &nodes);
         assert_eq!(node.as_deref(), Some("cp-1"));
+    }
+
+    #[test]
+    fn endpoints_that_are_a_worker_or_a_vip_are_warned_about() {
+        let mut nodes = planes(Some("cp-3"));
+        nodes.push(node("worker-1", Verdict::Current));
+        for node in &mut nodes {
+            node.kube.addresses = node.kube.internal_ip.into_iter().collect();
+        }
+        let endpoints: Vec<talos_proto::config::Endpoint> =
+            ["10.0.0.1", "10.0.1.1", "10.0.0.50", "lb.example.com"].map(|host| host.parse().unwrap()).to_vec();
+        let said = warnings(&endpoints, &nodes);
+        assert!(said.len() == 2 && said[0].contains("worker worker-1") && said[1].contains("a VIP?"), "{said:?}");
     }
 
     #[test]

@@ -164,7 +164,7 @@ impl Context {
             endpoint,
             leader: None,
             halted: known.halted,
-            warnings: self.warnings(),
+            warnings: self.warnings(&fleet),
             nodes: fleet,
         };
         Ok(Inventory { snapshot, lease, legacy })
@@ -248,8 +248,8 @@ impl Context {
         Ok(())
     }
 
-    fn warnings(&self) -> BTreeSet<String> {
-        let mut warnings = BTreeSet::new();
+    fn warnings(&self, fleet: &[FleetNode]) -> BTreeSet<String> {
+        let mut warnings: BTreeSet<String> = endpoint::warnings(&self.talos.endpoints(), fleet).into_iter().collect();
         if !self.is_admin() {
             let roles: Vec<_> = self.identity.roles.iter().map(String::as_str).collect();
             let roles = if roles.is_empty() { "no role".to_owned() } else { roles.join(", ") };

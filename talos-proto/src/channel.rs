@@ -36,6 +36,18 @@ pub struct ChannelError {
     pub source: tonic::transport::Error,
 }
 
+/// Which way calls take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Routing {
+    /// Through the endpoints; a node that comes back from a reboot also at its own address.
+    #[default]
+    Auto,
+    /// Always through the endpoints: the nodes' own addresses cannot be reached from here.
+    Proxy,
+    /// Always at the nodes' own addresses.
+    Direct,
+}
+
 /// The Talos API of one cluster, through the endpoints of a talosconfig.
 #[derive(Clone)]
 pub struct Talos {
@@ -44,6 +56,7 @@ pub struct Talos {
 
 struct Inner {
     clock: Clock,
+    routing: Routing,
     tls: ClientTlsConfig,
     endpoints: Vec<Route>,
     direct: Mutex<HashMap<IpAddr, Route>>,
@@ -75,7 +88,12 @@ impl Talos {
     ///
     /// # Errors
     /// [`ChannelError`] when an endpoint is no authority or the certificates do not load.
-    pub fn new(identity: &Identity, endpoints: &[Endpoint], clock: Clock) -> Result<Self, ChannelError> {
+    pub fn new(
+        identity: &Identity,
+        endpoints: &[Endpoint],
+        routing: Routing,
+        clock: Clock,
+    ) -> Result<Self, ChannelError> {
         let tls = ClientTlsConfig::new()
             .ca_certificate(Certificate::from_pem(&identity.ca))
             .identity(tonic::transport::Identity::from_pem(&identity.crt, identity.key.as_slice()))
@@ -84,6 +102,7 @@ impl Talos {
         Ok(Self {
             inner: Arc::new(Inner {
                 clock,
+                routing,
                 tls,
                 endpoints,
                 direct: Mutex::default(),
@@ -98,13 +117,19 @@ impl Talos {
     /// The node with that address.
     #[must_use]
     pub fn node(&self, address: IpAddr) -> Node {
-        Node::new(self.clone(), address.to_canonical(), false)
+        Node::new(self.clone(), address.to_canonical(), self.inner.routing == Routing::Direct)
     }
 
     /// The endpoints, in the order of the talosconfig.
     #[must_use]
     pub fn endpoints(&self) -> Vec<Endpoint> {
         self.inner.endpoints.iter().map(|route| route.endpoint.clone()).collect()
+    }
+
+    /// Which way calls take.
+    #[must_use]
+    pub fn routing(&self) -> Routing {
+        self.inner.routing
     }
 
     /// How many requests were sent.

@@ -36,6 +36,9 @@ pub enum Why {
     /// The certificate's roles do not allow it.
     #[error("not authorized: the certificate's roles do not allow it")]
     NotAuthorized,
+    /// The endpoint is a worker, which speaks only for itself.
+    #[error("the endpoint is a worker and forwards nothing: name control planes as endpoints")]
+    NoForwarding,
     /// No such resource, file or image.
     #[error("not found")]
     NotFound,
@@ -80,13 +83,13 @@ impl Why {
     /// Whose failure it is: true when another endpoint may well answer.
     #[must_use]
     pub fn is_endpoint(&self) -> bool {
-        matches!(self, Why::Connect(_) | Why::Tls { .. })
+        matches!(self, Why::Connect(_) | Why::Tls { .. } | Why::NoForwarding)
     }
 
     /// Whether the request cannot have been done: a mutating call may be sent again only then.
     #[must_use]
     pub fn nothing_sent(&self) -> bool {
-        matches!(self, Why::Connect(_) | Why::Tls { .. } | Why::NoPermit(_))
+        matches!(self, Why::Connect(_) | Why::Tls { .. } | Why::NoForwarding | Why::NoPermit(_))
     }
 
     /// Sorts a status. `secret`: the words may hold a credential (ApplyConfiguration) and are dropped.
@@ -107,6 +110,8 @@ impl Why {
             Code::NotFound => Why::NotFound,
             Code::PermissionDenied if status.message().contains("is not supported") => Why::NotSupported,
             Code::PermissionDenied if status.message() == "not authorized" => Why::NotAuthorized,
+            // A worker's apid has no client certificate (Talos `internal/app/apid/pkg/director/director.go`).
+            Code::PermissionDenied if status.message().contains("no request forwarding") => Why::NoForwarding,
             Code::Unimplemented => Why::NotSupported,
             Code::DeadlineExceeded => Why::Deadline { after },
             Code::Cancelled if status.message().contains("Timeout") => Why::Deadline { after },
@@ -174,6 +179,7 @@ mod tests {
         let older = Status::permission_denied("resource type \"BootIDs.runtime.talos.dev\" is not supported");
         assert!(matches!(sort(older), Why::NotSupported));
         assert!(matches!(sort(Status::unimplemented("unknown method X")), Why::NotSupported));
+        assert!(matches!(sort(Status::permission_denied("no request forwarding")), Why::NoForwarding));
         assert!(matches!(sort(Status::not_found("no")), Why::NotFound));
         assert!(matches!(sort(Status::unavailable("connection error: desc = …")), Why::TargetUnreachable { .. }));
     }

@@ -12,7 +12,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-use crate::channel::{Route, Talos};
+use crate::channel::{Route, Routing, Talos};
 use crate::error::{CallError, Why};
 use crate::permit::Permit;
 use crate::proto::machine::machine_service_client::MachineServiceClient;
@@ -76,10 +76,11 @@ impl Node {
     }
 
     /// The same node, dialled at its own address: the quickest way to see it come back, for another apid backs off for
-    /// up to 15 s from a target that it saw down (talos-captures, point 11).
+    /// up to 15 s from a target that it saw down (talos-captures, point 11). With [`Routing::Proxy`] it is the same
+    /// node by the same way.
     #[must_use]
     pub fn directly(&self) -> Node {
-        Self { direct: true, ..self.clone() }
+        Self { direct: self.talos.routing() != Routing::Proxy, ..self.clone() }
     }
 
     /// Its address.

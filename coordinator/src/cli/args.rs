@@ -11,6 +11,7 @@ use crate::decide::MaxUnavailable;
 use crate::kube::lease::Takeover;
 use crate::report::Format;
 use crate::settings::LeaseName;
+use talos_proto::channel::Routing;
 
 /// Version and commit, for `--version`.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("TALOS_GHCR_COMMIT"), ")");
@@ -126,6 +127,9 @@ pub struct Common {
         help_heading = "Cluster"
     )]
     pub endpoints: Vec<String>,
+    /// Which way Talos is reached: through the endpoints, at the nodes' own addresses, or both.
+    #[arg(long, env = "TALOS_GHCR_ROUTE", value_enum, default_value_t = RouteArg::Auto, help_heading = "Cluster")]
+    pub route: RouteArg,
     /// kubeconfig; else KUBECONFIG, else ~/.kube/config.
     #[arg(long, env = "TALOS_GHCR_KUBECONFIG", value_name = "FILE", help_heading = "Cluster")]
     pub kubeconfig: Option<PathBuf>,
@@ -241,6 +245,27 @@ pub struct Roll {
     /// Budget for the whole run.
     #[arg(long, env = "TALOS_GHCR_TIMEOUT", value_name = "TIME", help_heading = "Roll")]
     pub timeout: Option<Time>,
+}
+
+/// `--route`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RouteArg {
+    /// Through the endpoints; a node that comes back from a reboot also at its own address.
+    Auto,
+    /// Only through the endpoints.
+    Proxy,
+    /// Only at the nodes' own addresses.
+    Direct,
+}
+
+impl From<RouteArg> for Routing {
+    fn from(arg: RouteArg) -> Self {
+        match arg {
+            RouteArg::Auto => Routing::Auto,
+            RouteArg::Proxy => Routing::Proxy,
+            RouteArg::Direct => Routing::Direct,
+        }
+    }
 }
 
 /// `--takeover`.

@@ -103,6 +103,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
         talosconfig,
         context,
         endpoints,
+        route,
         kubeconfig,
         kube_context,
         nodes,
@@ -137,7 +138,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
     let selected = TalosContext::load(&file, context.as_deref(), &endpoints)?;
     let identity = Identity::from_context(&selected, clock.utc())
         .map_err(|source| ConnectError::Identity { file: file.clone(), source })?;
-    let talos = Talos::new(&identity, &selected.endpoints, clock.clone())?;
+    let talos = Talos::new(&identity, &selected.endpoints, route.into(), clock.clone())?;
     let servers = ApiServers::connect(kubeconfig.as_deref(), kube_context.as_deref(), clock.clone()).await?;
     let settings = Settings {
         registries: registry,

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use http::Request;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, Taint};
 use talos_proto::clock::Moment;
 
 use super::api_servers::{ApiServers, ReadError};
@@ -32,6 +32,8 @@ pub struct NodeView {
     pub resource_version: String,
     /// The first `InternalIP` of `status.addresses`.
     pub internal_ip: Option<IpAddr>,
+    /// Every IP address of `status.addresses`.
+    pub addresses: Vec<IpAddr>,
     /// It has the control plane's label.
     pub control_plane: bool,
     /// `status.nodeInfo.osImage`.
@@ -69,17 +71,15 @@ impl From<Node> for NodeView {
         let ready = status.conditions.unwrap_or_default().into_iter().find(|condition| condition.type_ == "Ready");
         let labels = metadata.labels.unwrap_or_default();
         let taints = spec.taints.unwrap_or_default();
+        let addresses = status.addresses.unwrap_or_default();
+        let parsed = |address: &NodeAddress| address.address.parse().ok().map(|ip: IpAddr| ip.to_canonical());
         let has_annotations = metadata.annotations.as_ref().is_some_and(|map| !map.is_empty());
         Self {
             name: metadata.name.unwrap_or_default(),
             uid: metadata.uid.unwrap_or_default(),
             resource_version: metadata.resource_version.unwrap_or_default(),
-            internal_ip: status
-                .addresses
-                .unwrap_or_default()
-                .into_iter()
-                .find(|address| address.type_ == "InternalIP")
-                .and_then(|address| address.address.parse().ok()),
+            internal_ip: addresses.iter().find(|address| address.type_ == "InternalIP").and_then(parsed),
+            addresses: addresses.iter().filter_map(parsed).collect(),
             control_plane: labels.contains_key(CONTROL_PLANE_LABEL),
             talos: info.os_image.contains("Talos"),
             os_image: info.os_image,
