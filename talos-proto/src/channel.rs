@@ -224,16 +224,49 @@ impl Drop for Avoided {
 
 fn open(tls: &ClientTlsConfig, endpoint: &Endpoint, direct: bool) -> Result<Route, ChannelError> {
     let wrong = |source| ChannelError { endpoint: endpoint.clone(), source };
-    let channel = Target::from_shared(format!("https://{endpoint}"))
+    let target = Target::from_shared(format!("https://{endpoint}"))
         .and_then(|target| target.tls_config(tls.clone()))
-        .map_err(wrong)?
+        .map_err(wrong)?;
+    Ok(Route { endpoint: endpoint.clone(), channel: tuned(target).connect_lazy(), direct })
+}
+
+/// What every connection is set to, whatever it runs over; no HTTP/2 keepalive among it.
+fn tuned(target: Target) -> Target {
+    target
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_keepalive(Some(Duration::from_secs(15)))
         // As apid's own proxy (Talos `internal/app/apid/pkg/backend/apid.go`).
         .initial_stream_window_size(65_535 * 32)
         .initial_connection_window_size(65_535 * 16)
-        .connect_lazy();
-    Ok(Route { endpoint: endpoint.clone(), channel, direct })
+}
+
+#[cfg(test)]
+impl Talos {
+    /// Over transports that `connector` makes, with the settings of a real connection but for what `adjust` changes.
+    pub(crate) fn over<C>(connector: C, clock: Clock, adjust: impl FnOnce(Target) -> Target) -> Self
+    where
+        C: tower::Service<http::Uri> + Send + 'static,
+        C::Response: hyper::rt::Read + hyper::rt::Write + Send + Unpin,
+        C::Future: Send,
+        Box<dyn std::error::Error + Send + Sync>: From<C::Error> + Send,
+    {
+        let channel =
+            adjust(tuned(Target::from_static("http://10.0.0.2:50000"))).connect_with_connector_lazy(connector);
+        let endpoint = Endpoint { host: "10.0.0.2".into(), port: APID_PORT };
+        Self {
+            inner: Arc::new(Inner {
+                clock,
+                routing: Routing::Proxy,
+                tls: ClientTlsConfig::new(),
+                endpoints: vec![Route { endpoint, channel, direct: false }],
+                direct: Mutex::default(),
+                benched: Mutex::default(),
+                avoided: Mutex::default(),
+                in_flight: Semaphore::new(IN_FLIGHT),
+                calls: AtomicU64::new(0),
+            }),
+        }
+    }
 }
 
 /// A poisoned lock means a panic elsewhere; the maps stay true all the same.

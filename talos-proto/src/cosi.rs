@@ -56,7 +56,7 @@ impl Node {
                 }
             })
             .await?;
-        answer.map(|resource| Typed::decode(resource).map_err(|problem| self.nonsense(&call, problem))).transpose()
+        answer.map(|resource| R::decode(resource).map_err(|problem| self.nonsense(&call, problem))).transpose()
     }
 
     /// All resources of a type.
@@ -77,7 +77,7 @@ impl Node {
             .await?;
         answer
             .into_iter()
-            .map(|resource| Typed::decode(resource).map_err(|problem| self.nonsense(R::TYPE, problem)))
+            .map(|resource| R::decode(resource).map_err(|problem| self.nonsense(R::TYPE, problem)))
             .collect()
     }
 
@@ -127,8 +127,7 @@ impl<R: Resource> Watch<R> {
                 match event.event_type() {
                     EventType::Created | EventType::Updated => {
                         let resource = event.resource.unwrap_or_default();
-                        let typed =
-                            Typed::decode(resource).map_err(|problem| self.node.nonsense(&self.call, problem))?;
+                        let typed = R::decode(resource).map_err(|problem| self.node.nonsense(&self.call, problem))?;
                         return Ok(Change::Present(typed));
                     }
                     EventType::Destroyed => {

@@ -115,6 +115,10 @@ impl Why {
             Code::Unimplemented => Why::NotSupported,
             Code::DeadlineExceeded => Why::Deadline { after },
             Code::Cancelled if status.message().contains("Timeout") => Why::Deadline { after },
+            // tonic's words on this side for a reply over the limit, which the node itself did send.
+            Code::OutOfRange if status.message().contains("message length too large") => {
+                Why::Reply { problem: status.message().to_owned() }
+            }
             _ if ours => Why::Broken(status),
             Code::Unavailable => Why::TargetUnreachable { message: message().unwrap_or_default() },
             code => Why::Refused { code, message: message() },
@@ -133,19 +137,20 @@ fn find<'a, E: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a 
     None
 }
 
-/// rustls' words, which io::Error wraps without naming as its source.
-fn tls_problem(error: &(dyn Error + 'static)) -> Option<String> {
+/// rustls' words about a failed handshake, if that is what is at the bottom of an error; io::Error wraps them without
+/// naming them as its source.
+#[must_use]
+pub fn tls_problem(error: &(dyn Error + 'static)) -> Option<String> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(tls) = error.downcast_ref::<rustls::Error>() {
             return Some(tls.to_string());
         }
-        if let Some(inner) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref)
-            && let Some(tls) = inner.downcast_ref::<rustls::Error>()
-        {
-            return Some(tls.to_string());
-        }
-        next = error.source();
+        // What an io::Error wraps is not its source: it stands in its place. hyper-rustls wraps twice.
+        next = match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
     }
     None
 }
@@ -182,6 +187,14 @@ mod tests {
         assert!(matches!(sort(Status::permission_denied("no request forwarding")), Why::NoForwarding));
         assert!(matches!(sort(Status::not_found("no")), Why::NotFound));
         assert!(matches!(sort(Status::unavailable("connection error: desc = …")), Why::TargetUnreachable { .. }));
+    }
+
+    #[test]
+    fn w02_a_handshake_that_failed_is_found_below_everything_that_wraps_it() {
+        let tls = rustls::Error::General("bad signature".into());
+        let wrapped = std::io::Error::other(std::io::Error::new(std::io::ErrorKind::InvalidData, tls));
+        assert!(tls_problem(&wrapped).is_some_and(|problem| problem.contains("bad signature")));
+        assert_eq!(tls_problem(&std::io::Error::other("refused")), None);
     }
 
     #[test]

@@ -9,7 +9,8 @@ use crate::permit::Permit;
 use crate::proto::common::{ContainerDriver, ContainerdInstance, ContainerdNamespace};
 use crate::proto::machine::image_service_client::ImageServiceClient;
 use crate::proto::machine::{
-    ImageServiceListRequest, ImageServicePullRequest, ImageServiceRemoveRequest, image_service_pull_response,
+    ImageListRequest, ImagePullRequest, ImageServiceListRequest, ImageServicePullRequest, ImageServiceRemoveRequest,
+    image_service_pull_response,
 };
 
 fn system() -> Option<ContainerdInstance> {
@@ -76,6 +77,47 @@ impl Node {
             Err(error) if matches!(error.why, crate::error::Why::NotFound) => Ok(()),
             answer => answer.map(|_| ()),
         }
+    }
+}
+
+/// The calls of Talos <= 1.12, deprecated since: no removal, and no name in the answer.
+impl Node {
+    /// As [`Node::system_images`].
+    ///
+    /// # Errors
+    /// Any [`CallError`].
+    pub async fn system_images_before_1_13(&self) -> Result<Vec<String>, CallError> {
+        self.call(Kind::read("ImageList"), |service, limit| async move {
+            let request = timed(ImageListRequest { namespace: ContainerdNamespace::NsSystem.into() }, limit);
+            let mut stream = crate::node::client(service).image_list(request).await?.into_inner();
+            let mut names = Vec::new();
+            while let Some(image) = stream.message().await? {
+                names.push(image.name);
+            }
+            Ok(names)
+        })
+        .await
+    }
+
+    /// As [`Node::pull_system_image`], but the answer names nothing.
+    ///
+    /// # Errors
+    /// As [`Node::pull_system_image`].
+    pub async fn pull_system_image_before_1_13(
+        &self,
+        permit: Permit,
+        image: &str,
+        limit: Duration,
+    ) -> Result<(), CallError> {
+        let kind = Kind { name: "ImagePull", timeout: limit, write: true, secret: true };
+        permit.spend(limit).map_err(|no| self.error(kind.name, no.into()))?;
+        self.call(kind, |service, limit| async move {
+            let request =
+                ImagePullRequest { namespace: ContainerdNamespace::NsSystem.into(), reference: image.to_owned() };
+            crate::node::client(service).image_pull(timed(request, limit)).await
+        })
+        .await
+        .map(drop)
     }
 }
 

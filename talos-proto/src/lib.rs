@@ -12,8 +12,12 @@ pub mod image;
 pub mod node;
 pub mod permit;
 pub mod proto;
+pub mod registries;
 pub mod resources;
 pub mod version;
+
+#[cfg(test)]
+mod tests;
 
 pub use channel::Talos;
 pub use error::{CallError, Why, chain};

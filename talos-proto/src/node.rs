@@ -266,6 +266,18 @@ impl Node {
         }
     }
 
+    /// The services with the last 64 events of each.
+    ///
+    /// # Errors
+    /// Any [`CallError`].
+    pub async fn services(&self) -> Result<Vec<machine::ServiceInfo>, CallError> {
+        let kind = Kind::read("ServiceList");
+        let reply = self
+            .call(kind, |service, limit| async move { client(service).service_list(timed((), limit)).await })
+            .await?;
+        Ok(reply.into_inner().messages.into_iter().flat_map(|message| message.services).collect())
+    }
+
     /// The etcd members as the cluster knows them; needs a leader.
     ///
     /// # Errors
@@ -339,7 +351,7 @@ impl Apply {
     }
 }
 
-fn client(service: Service) -> MachineServiceClient<Service> {
+pub(crate) fn client(service: Service) -> MachineServiceClient<Service> {
     MachineServiceClient::new(service).max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE)
 }
 

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 
 use crate::proto::cosi::resource as cosi;
 use crate::proto::resource::config::MachineConfigSpec;
-use crate::proto::talos::resource::definitions::{cri, etcd, files, k8s, network, runtime, v1alpha1};
+use crate::proto::talos::resource::definitions::{etcd, files, k8s, network, runtime, v1alpha1};
+use crate::registries::RawRegistries;
 
 /// A resource type of Talos.
 pub trait Resource: Send + Sync + 'static {
@@ -16,7 +17,13 @@ pub trait Resource: Send + Sync + 'static {
     /// The namespace that it lives in.
     const NAMESPACE: &'static str;
     /// Its spec.
-    type Spec: prost::Message + Default + Send + 'static;
+    type Spec: Send + 'static;
+
+    /// Decodes one as it came over the wire.
+    ///
+    /// # Errors
+    /// What is missing or does not decode; never a part of the spec.
+    fn decode(resource: cosi::Resource) -> Result<Typed<Self::Spec>, String>;
 }
 
 macro_rules! resources {
@@ -29,6 +36,10 @@ macro_rules! resources {
             const TYPE: &'static str = $type;
             const NAMESPACE: &'static str = $namespace;
             type Spec = $spec;
+
+            fn decode(resource: cosi::Resource) -> Result<Typed<$spec>, String> {
+                Typed::decode(resource)
+            }
         }
     )+};
 }
@@ -36,8 +47,6 @@ macro_rules! resources {
 resources! {
     /// The machine config as bytes: ids `v1alpha1` (active) and `persistent`. Needs os:admin.
     MachineConfigs = "MachineConfigs.config.talos.dev" in "config" of MachineConfigSpec;
-    /// The effective registry configuration, id `registries`. Needs os:admin from 1.12.9 and 1.13.4 on.
-    RegistryConfigs = "RegistryConfigs.cri.talos.dev" in "cri" of cri::RegistriesConfigSpec;
     /// When a file under /etc was written last; id `cri/conf.d/cri.toml`.
     EtcFileStatuses = "EtcFileStatuses.files.talos.dev" in "files" of files::EtcFileStatusSpec;
     /// The process of a service, created at its start and destroyed at its end; Talos >= 1.13.
@@ -56,6 +65,20 @@ resources! {
     BootIds = "BootIDs.runtime.talos.dev" in "runtime" of runtime::BootIdSpec;
     /// The local etcd member, id `local`; NotFound while etcd does not run.
     EtcdMembers = "EtcdMembers.etcd.talos.dev" in "etcd" of etcd::MemberSpec;
+}
+
+/// The effective registry configuration, id `registries`. Needs os:admin from 1.12.9 and 1.13.4 on.
+#[derive(Debug, Clone, Copy)]
+pub enum RegistryConfigs {}
+
+impl Resource for RegistryConfigs {
+    const TYPE: &'static str = "RegistryConfigs.cri.talos.dev";
+    const NAMESPACE: &'static str = "cri";
+    type Spec = RawRegistries;
+
+    fn decode(resource: cosi::Resource) -> Result<Typed<RawRegistries>, String> {
+        Typed::with(resource, |bytes| Ok(RawRegistries::new(bytes)))
+    }
 }
 
 /// Id of the active machine config.
@@ -86,6 +109,12 @@ impl<S: prost::Message + Default> Typed<S> {
     /// # Errors
     /// What is missing or does not decode; never a part of the spec.
     pub fn decode(resource: cosi::Resource) -> Result<Self, String> {
+        Self::with(resource, |bytes| S::decode(bytes.as_slice()).map_err(|_| "the spec does not decode".into()))
+    }
+}
+
+impl<S> Typed<S> {
+    fn with(resource: cosi::Resource, decode: impl FnOnce(Vec<u8>) -> Result<S, String>) -> Result<Self, String> {
         let metadata = resource.metadata.ok_or("no metadata")?;
         let spec = resource.spec.ok_or("no spec")?;
         let time = |time: Option<prost_types::Timestamp>| {
@@ -97,7 +126,7 @@ impl<S: prost::Message + Default> Typed<S> {
             created: time(metadata.created)?,
             updated: time(metadata.updated)?,
             id: metadata.id,
-            spec: S::decode(spec.proto_spec.as_slice()).map_err(|_| "the spec does not decode")?,
+            spec: decode(spec.proto_spec)?,
         })
     }
 }

@@ -30,6 +30,18 @@ impl TalosVersion {
     pub fn adopts_live(&self) -> bool {
         self.at_least(1, 14)
     }
+
+    /// Whether os:reader may read the effective registry credentials: Talos guards `RegistryConfigs` since 1.12.9,
+    /// 1.13.4 and 1.14.0-alpha.2 (commits 4c288caf2, b8dfda7ee, 166854959), and answers "not authorized" from then on.
+    /// The first pre-releases of 1.14 are not told apart.
+    #[must_use]
+    pub fn readers_see_credentials(&self) -> bool {
+        match self.numbers {
+            (1, 12, patch) => patch < 9,
+            (1, 13, patch) => patch < 4,
+            (major, minor, _) => (major, minor) < (1, 12),
+        }
+    }
 }
 
 impl FromStr for TalosVersion {
