@@ -18,6 +18,9 @@ use crate::revision::Revision;
 /// A time this far ahead of our own clock counts as one in the node's future; less is ordinary skew.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
 
+/// The longest time after which Talos rolls our TRY back.
+const TRY_LIFETIME: SignedDuration = SignedDuration::from_mins(5);
+
 /// Yes, no, or not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -86,7 +89,7 @@ impl fmt::Display for Adoption {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Blocked {
     /// A Talos whose rules this build does not know.
-    #[error("{0} is not supported (1.13 and newer are)")]
+    #[error("{0} is not supported (1.9 and newer are)")]
     Version(String),
     /// No answer from the node.
     #[error("unreachable: {0}")]
@@ -110,6 +113,11 @@ pub enum Blocked {
     /// A node that restarts CRI by itself has not.
     #[error("CRI was not restarted by Talos in time; --escalate-reboot reboots the node instead")]
     NotAdopted,
+    /// Talos <= 1.12 keeps 64 events of a service, and the start of CRI is not among them any more.
+    #[error(
+        "when CRI started is not known: its start has left the event ring of 64; Talos 1.13 keeps it, or a reboot of the node by hand shows it again"
+    )]
+    Ring,
     /// The machine that answers is not the one that Kubernetes means.
     #[error("identity: {0}")]
     Identity(String),
@@ -210,25 +218,34 @@ pub fn judge(facts: &Facts, desired: &Desired, pull: &Pull, now: Timestamp) -> J
     let good_record = record.as_ref().and_then(|parsed| parsed.as_ref().ok()).cloned();
     let parsed = facts.configs.seen().map(|configs| MachineConfig::parse(&configs.active));
     let revision = match &parsed {
-        Some(Ok(config)) => config.cluster_key().ok().map(|key| key.revision(desired)),
+        // Without a credential there is nothing to compare a record's revision with.
+        Some(Ok(config)) if !desired.is_empty() => config.cluster_key().ok().map(|key| key.revision(desired)),
         _ => None,
     };
     let adoption = if facts.version.adopts_live() { Adoption::Live } else { Adoption::Reboot };
     let same_record = good_record.as_ref().filter(|record| Some(record.revision) == revision || revision.is_none());
+    // A proof of a revision that could not be compared may be of an earlier credential: then the times count.
+    let names_state = same_record.filter(|record| revision.is_some() || record.state == RecordState::Staged);
 
     let (in_effect, effect_evidence) = in_effect(facts, desired);
     let settled = facts.configs.seen().is_none_or(crate::facts::Configs::settled);
-    let own_try = !settled && is_own_try(facts, good_record.as_ref());
+    let own_try = !settled && is_own_try(facts, good_record.as_ref(), now);
     let configured = match (in_effect, settled) {
         (Answer::True, false) => Claim::new(Answer::False, "in effect but not persisted: a TRY or STAGED is in flight"),
+        // Without the two configs nothing says that a boot would bring this back.
+        (Answer::True, true) if facts.configs.seen().is_none() => Claim::new(
+            Answer::Unknown,
+            format!("{effect_evidence}, but not whether it is persisted: {}", facts.configs.reason()),
+        ),
         (answer, _) => Claim::new(answer, effect_evidence),
     };
-    let (loaded, blocked_by_times) = loaded(facts, same_record, now);
+    let (loaded, blocked_by_times) = loaded(facts, names_state, now);
     let claims = Claims {
         configured,
         loaded,
         pull: match pull {
-            Pull::NotTried => match same_record {
+            // An earlier pull spoke of what was configured then.
+            Pull::NotTried => match same_record.filter(|_| in_effect != Answer::False) {
                 Some(record)
                     if record.state == RecordState::Proved && record.pull == crate::record::PullRecord::Proved =>
                 {
@@ -254,7 +271,7 @@ fn verdict(
     own_try: bool,
     blocked_by_times: bool,
 ) -> Verdict {
-    if !facts.version.at_least(1, 13) {
+    if !facts.version.at_least(1, 9) {
         return Verdict::Blocked(Blocked::Version(format!("Talos {}", facts.version)));
     }
     if let Some(Err(error)) = parsed {
@@ -266,6 +283,7 @@ fn verdict(
     match (claims.configured.answer, claims.loaded.answer) {
         (Answer::Unknown, _) => Verdict::Unknown(format!("configured: {}", claims.configured.evidence)),
         (Answer::False, _) => Verdict::Drifted,
+        (Answer::True, Answer::Unknown) if facts.cri_started_before.is_some() => Verdict::Blocked(Blocked::Ring),
         (Answer::True, Answer::Unknown) => Verdict::Unknown(format!("loaded: {}", claims.loaded.evidence)),
         (Answer::True, Answer::False) if blocked_by_times => Verdict::Blocked(Blocked::Times),
         (Answer::True, Answer::False) => Verdict::Stale,
@@ -297,10 +315,14 @@ fn in_effect(facts: &Facts, desired: &Desired) -> (Answer, String) {
     (Answer::True, format!("effective for {}", hosts.join(", ")))
 }
 
-/// A TRY of ours: the active config carries a staged record that the persisted one does not.
-fn is_own_try(facts: &Facts, active: Option<&Record>) -> bool {
+/// A TRY of ours: the active config carries a staged record that the persisted one does not, and it is so young that
+/// Talos has not rolled it back yet. Later it is a STAGED config of somebody who does not keep our annotation.
+fn is_own_try(facts: &Facts, active: Option<&Record>, now: Timestamp) -> bool {
     let Some(configs) = facts.configs.seen() else { return false };
     let Some(active) = active.filter(|record| record.state == RecordState::Staged) else { return false };
+    if now.duration_since(active.at) > TRY_LIFETIME + SKEW {
+        return false;
+    }
     let persisted = configs
         .persisted()
         .and_then(|bytes| MachineConfig::parse(bytes).ok())
@@ -314,6 +336,14 @@ fn is_own_try(facts: &Facts, active: Option<&Record>) -> bool {
 fn loaded(facts: &Facts, record: Option<&Record>, now: Timestamp) -> (Claim, bool) {
     let (process, changed) = match (&facts.cri, &facts.cri_config_changed) {
         (Look::Seen(process), Look::Seen(changed)) => (process, *changed),
+        (_, Look::Seen(changed)) if facts.cri_started_before.is_some_and(|bound| bound <= *changed) => {
+            let evidence = format!("the start of CRI is older than its event ring, cri.toml changed {changed}");
+            return (Claim::new(Answer::False, evidence), false);
+        }
+        (_, Look::Seen(_)) if facts.cri_started_before.is_some() => {
+            let evidence = "the start of CRI has left its event ring, and cri.toml is older than what is kept: it cannot be told which was first";
+            return (Claim::new(Answer::Unknown, evidence), false);
+        }
         (Look::Absent, _) => return (Claim::new(Answer::Unknown, "CRI is not running now"), false),
         (Look::Seen(_), other) => return (Claim::new(Answer::Unknown, format!("cri.toml: {}", other.reason())), false),
         (other, _) => return (Claim::new(Answer::Unknown, format!("CRI process: {}", other.reason())), false),
@@ -331,7 +361,7 @@ fn loaded(facts: &Facts, record: Option<&Record>, now: Timestamp) -> (Claim, boo
         None => {}
     }
     let times = format!("CRI process {} started {}, cri.toml changed {changed}", process.pid, process.started);
-    if process.started > now + SKEW || changed > now + SKEW {
+    if [process.started, changed].iter().any(|time| time.duration_since(now) > SKEW) {
         return (Claim::new(Answer::Unknown, format!("{times}: in the future, a clock was stepped")), false);
     }
     if process.started > changed {
@@ -367,6 +397,10 @@ fn proof(record: Option<&Result<Record, crate::record::RecordError>>, same: Opti
             Claim::new(Answer::False, format!("the record is of another revision, {}", record.revision.rev16()))
         }
         (Some(Ok(_)), Some(record)) => match record.state {
+            RecordState::Proved if facts.configs.seen().is_none() => {
+                let words = format!("proved {} by {}; of which credential was not compared", record.at, record.holder);
+                Claim::new(Answer::True, words)
+            }
             RecordState::Proved => Claim::new(Answer::True, format!("proved {} by {}", record.at, record.holder)),
             RecordState::Staged => {
                 Claim::new(Answer::False, format!("only staged, {} by {}", record.at, record.holder))

@@ -1,7 +1,13 @@
 //! The credential: what Talos would send to one registry, and the set that a run was given.
 
 mod docker_config;
+mod documents;
+mod error;
 mod host;
+mod registry_auth;
+mod secret;
+#[cfg(test)]
+mod testing;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +17,7 @@ use base64::engine::general_purpose::STANDARD;
 use secrecy::{ExposeSecret as _, SecretString};
 use zeroize::Zeroizing;
 
-pub use docker_config::CredentialError;
+pub use error::{CredentialError, EntryFault, Format};
 pub use host::{HostError, RegistryHost};
 
 /// What Talos and containerd would log in to one registry with. The secret part is wiped from memory on drop and
@@ -131,7 +137,31 @@ fn decode_auth(auth: &str) -> Result<(String, SecretString), Unusable> {
 #[derive(Clone, Debug, Default)]
 pub struct Desired(BTreeMap<RegistryHost, Credential>);
 
+/// Refuses a credential of which a half is missing, or which is still encrypted: Talos would take both, and every pull
+/// would then fail.
+fn complete(credential: Credential) -> Result<Credential, EntryFault> {
+    let sealed = |text: &str| text.starts_with("ENC[AES256_GCM,");
+    match &credential {
+        Credential::Basic { username, .. } if username.is_empty() => Err(EntryFault::NoUsername),
+        Credential::Basic { password, .. } if password.expose_secret().is_empty() => Err(EntryFault::NoPassword),
+        Credential::Basic { password: secret, .. } | Credential::Token(secret) if sealed(secret.expose_secret()) => {
+            Err(EntryFault::Encrypted)
+        }
+        _ => Ok(credential),
+    }
+}
+
 impl Desired {
+    /// Reads the credentials of `wanted` out of `bytes`, whose content tells the format: a docker config JSON, a Secret
+    /// manifest of type `kubernetes.io/dockerconfigjson` (YAML or JSON, also in a `List` or among other documents), or
+    /// Talos `RegistryAuthConfig` documents. Other hosts in it are left alone.
+    ///
+    /// # Errors
+    /// [`CredentialError`] names the format that was recognised, the path in it and the host; no error repeats a value.
+    pub fn read(bytes: &[u8], wanted: &[RegistryHost]) -> Result<Self, CredentialError> {
+        documents::read(bytes, wanted).map(Self)
+    }
+
     /// Reads the credentials of `wanted` out of a docker config (`~/.docker/config.json`, or the content of a
     /// `kubernetes.io/dockerconfigjson` Secret). Other hosts in it are left alone.
     ///

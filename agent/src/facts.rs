@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use jiff::Timestamp;
 use talos_proto::error::{CallError, Why, chain};
 use talos_proto::node::Node;
-use talos_proto::proto::talos::resource::definitions::cri::RegistriesConfigSpec;
+use talos_proto::proto::machine::{ServiceEvent, ServiceInfo};
 use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage;
 use talos_proto::proto::talos::resource::definitions::network::NodeAddressSpec;
+use talos_proto::registries::RawRegistries;
 use talos_proto::resources::{
     ACTIVE, BootIds, CRI_TOML, EtcFileStatuses, MachineConfigs, MachineStatuses, NodeAddresses, NodeStatuses,
     Nodenames, PERSISTENT, RegistryConfigs, ServicePids, Typed,
@@ -23,6 +24,9 @@ use crate::record::{self, CriProcess};
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// The machine config on disk (Talos `pkg/machinery/constants`, `ConfigPath` under `StateMountPoint`).
 const CONFIG_FILE: &str = "/system/state/config.yaml";
+
+/// Marks a boot that is told by a creation time because the boot id may not be read.
+const CREATED: &str = "created ";
 
 /// The answer to one question: what was seen, or why nothing was.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +115,7 @@ impl MachineState {
 pub type EffectiveAuths = BTreeMap<String, Result<Credential, Unusable>>;
 
 /// `RegistryConfigs`, as far as credentials go.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Registries {
     /// Effective credentials by host.
     pub auths: EffectiveAuths,
@@ -164,8 +168,13 @@ impl Configs {
     /// Reads the file on disk where the two resources do not say whether something is in flight.
     pub async fn complete(&mut self, node: &Node) {
         if self.persistent.is_none() && self.active_version > 1 {
-            self.on_disk = node.read_file(CONFIG_FILE).await.ok().map(Zeroizing::new);
+            self.read_disk(node).await;
         }
+    }
+
+    /// Reads the file on disk.
+    pub async fn read_disk(&mut self, node: &Node) {
+        self.on_disk = node.read_file(CONFIG_FILE).await.ok().map(Zeroizing::new);
     }
 }
 
@@ -193,6 +202,8 @@ pub struct Facts {
     pub machine: Look<MachineState>,
     /// The CRI process that runs now.
     pub cri: Look<CriProcess>,
+    /// Where the start of the CRI process is not known: it is not younger than this (Talos <= 1.12).
+    pub cri_started_before: Option<Timestamp>,
     /// When the file with the registry credentials was written last.
     pub cri_config_changed: Look<Timestamp>,
     /// Effective registry credentials.
@@ -228,7 +239,7 @@ impl Facts {
             node.get::<MachineStatuses>("machine"),
             node.get::<ServicePids>("cri"),
             node.get::<EtcFileStatuses>(CRI_TOML),
-            async { if want.admin { Some(node.get::<RegistryConfigs>("registries").await) } else { None } },
+            node.get::<RegistryConfigs>("registries"),
             async { if want.admin { Some(read_configs(node).await) } else { None } },
             node.get::<Nodenames>("nodename"),
             node.list::<NodeStatuses>(),
@@ -240,8 +251,24 @@ impl Facts {
             None if version.at_least(1, 14) => {
                 Look::from(node.get::<BootIds>("boot-id").await).map(|boot| boot.spec.boot_id)
             }
-            None => Look::NotPermitted,
+            // All that a reader can tell a boot by: the state of a Talos is in memory, so this resource is as old as the boot.
+            None => match &changed {
+                Ok(Some(file)) => Look::Seen(format!("{CREATED}{}", file.created)),
+                _ => Look::NotPermitted,
+            },
         };
+        let (cri, cri_started_before) = if version.at_least(1, 13) {
+            (Look::from(cri).map(|cri| CriProcess { pid: cri.spec.pid, started: cri.created }), None)
+        } else {
+            cri_process(node, Some(&version)).await
+        };
+        let mut configs = configs.map_or(Look::NotPermitted, Look::from);
+        // Talos 1.9 has no `persistent`: the file on disk is all there is.
+        if let Look::Seen(found) = &mut configs
+            && !version.at_least(1, 10)
+        {
+            found.read_disk(node).await;
+        }
         let seen_addresses = addresses.map(self::addresses);
         Ok(Self {
             boot,
@@ -253,10 +280,14 @@ impl Facts {
                     unmet: status.unmet_conditions.into_iter().map(|unmet| unmet.name).collect(),
                 }
             }),
-            cri: Look::from(cri).map(|cri| CriProcess { pid: cri.spec.pid, started: cri.created }),
+            cri,
+            cri_started_before,
             cri_config_changed: Look::from(changed).map(|file| file.updated),
-            registries: registries.map_or(Look::NotPermitted, |answer| Look::from(answer).map(|it| decode(it.spec))),
-            configs: configs.map_or(Look::NotPermitted, Look::from),
+            registries: match Look::from(registries) {
+                Look::Seen(raw) => decode(&raw.spec, &version).map_or_else(Look::Failed, Look::Seen),
+                other => other.map(|_| Registries::default()),
+            },
+            configs,
             nodename: Look::from(nodename).map(|name| name.spec.nodename),
             node: Look::from(seen.map(|nodes| nodes.into_iter().next())).map(|node| NodeSeen {
                 name: node.spec.nodename,
@@ -267,6 +298,12 @@ impl Facts {
             addresses: seen_addresses.unwrap_or(Look::NotAsked),
             version,
         })
+    }
+
+    /// The kernel's boot id, the one that Kubernetes reports as well; `None` where only a creation time stands for it.
+    #[must_use]
+    pub fn kernel_boot(&self) -> Option<&str> {
+        self.boot.seen().map(String::as_str).filter(|boot| !boot.starts_with(CREATED))
     }
 
     /// The record as it stands: in the machine config when that may be read, else as the Node's annotation shows it.
@@ -335,10 +372,13 @@ pub fn pair(list: Vec<Typed<talos_proto::proto::resource::config::MachineConfigS
     })
 }
 
-/// The effective credentials of a `RegistryConfigs` spec in the layout of Talos >= 1.12.
-#[must_use]
-pub fn decode(spec: RegistriesConfigSpec) -> Registries {
-    let auths = spec.registry_auths.into_iter().map(|(host, auth)| {
+/// The effective credentials of a `RegistryConfigs` resource, decoded by the version of its node.
+///
+/// # Errors
+/// That it does not decode.
+pub fn decode(raw: &RawRegistries, version: &TalosVersion) -> Result<Registries, String> {
+    let registries = raw.decode(version)?;
+    let auths = registries.auths.into_iter().map(|(host, auth)| {
         let credential = Credential::effective(
             &auth.registry_username,
             &auth.registry_password,
@@ -347,7 +387,43 @@ pub fn decode(spec: RegistriesConfigSpec) -> Registries {
         );
         (host, credential)
     });
-    Registries { auths: auths.collect(), mirrored: spec.registry_mirrors.into_keys().collect() }
+    Ok(Registries { auths: auths.collect(), mirrored: registries.mirrored })
+}
+
+/// The CRI process: from ServicePIDs, or below 1.13 from the events of its service. Where its start is not known any
+/// more, the second value is a time that it is not younger than.
+pub async fn cri_process(node: &Node, version: Option<&TalosVersion>) -> (Look<CriProcess>, Option<Timestamp>) {
+    if version.is_none_or(|version| version.at_least(1, 13)) {
+        let cri = node.get::<ServicePids>("cri").await;
+        return (Look::from(cri).map(|cri| CriProcess { pid: cri.spec.pid, started: cri.created }), None);
+    }
+    match node.services().await {
+        Ok(services) => match services.iter().find(|service| service.id == "cri") {
+            Some(service) => process_from_events(service),
+            None => (Look::Absent, None),
+        },
+        Err(error) => (Look::from(Err(error)), None),
+    }
+}
+
+/// The CRI process from the events of its service, for Talos <= 1.12, which has no ServicePIDs.
+#[must_use]
+pub fn process_from_events(service: &ServiceInfo) -> (Look<CriProcess>, Option<Timestamp>) {
+    if service.state != "Running" {
+        return (Look::Absent, None);
+    }
+    let time = |event: &ServiceEvent| event.ts.and_then(|ts| Timestamp::new(ts.seconds, ts.nanos).ok());
+    let events = service.events.as_ref().map(|events| events.events.as_slice()).unwrap_or_default();
+    // "Process(["/bin/containerd" …]) started with PID 2073" (Talos `system/runner/process/process.go`).
+    let started = events.iter().rev().find_map(|event| {
+        let pid = event.msg.rsplit_once("started with PID ")?.1.trim().parse().ok()?;
+        Some(CriProcess { pid, started: time(event)? })
+    });
+    match started {
+        Some(process) => (Look::Seen(process), None),
+        // The ring keeps 64 events: the start has left it, and all that is kept is younger.
+        None => (Look::NotSupported, events.first().and_then(time)),
+    }
 }
 
 /// Go's netip.Addr binary form: 4 or 16 bytes, an IPv6 zone as text behind (Talos `pkg/machinery/proto/proto.go`).

@@ -37,11 +37,10 @@ pub async fn check(
     if facts.mirrored(host) {
         return Ok(Pull::Unprovable(format!("a mirror may answer in the place of {host}")));
     }
-    let before = match node.system_images().await {
+    let modern = facts.version.at_least(1, 13);
+    let before = if modern { node.system_images().await } else { node.system_images_before_1_13().await };
+    let before = match before {
         Ok(names) => names,
-        Err(error) if matches!(error.why, Why::NotSupported) => {
-            return Ok(Pull::Unprovable("this Talos has no image service (1.13 has)".into()));
-        }
         Err(error) => return Ok(Pull::Failed(chain(&error))),
     };
     if before.iter().any(|name| name == image) {
@@ -49,7 +48,12 @@ pub async fn check(
     }
     let limit = permits.limit(DEADLINE);
     let permit = permits.permit(limit)?;
-    let answer = node.pull_system_image(permit, image, limit).await;
+    let answer = if modern {
+        node.pull_system_image(permit, image, limit).await
+    } else {
+        // Nothing removes an image below 1.13: the name stays, and the next proof finds the image there.
+        node.pull_system_image_before_1_13(permit, image, limit).await.map(|()| image.to_owned())
+    };
     let pull = match answer {
         Ok(name) => Pull::Proved(name),
         Err(error) => match error.why {
@@ -62,7 +66,9 @@ pub async fn check(
             why => Pull::Failed(format!("the pull of {image} failed: {why}")),
         },
     };
-    tidy(node, permits, &before).await?;
+    if modern {
+        tidy(node, permits, &before).await?;
+    }
     Ok(pull)
 }
 

@@ -38,7 +38,8 @@ pub struct Memory {
     pub rebooted: bool,
     /// CRI did not restart by itself in time.
     pub not_adopted: bool,
-    /// Back from its reboot: machine, CRI, Node and, on a control plane, API server and etcd.
+    /// Back from its reboot: machine, CRI, Node and, on a control plane, API server and etcd; or, on a node that adopts
+    /// live, its CRI restarted and healthy.
     pub ready: bool,
     /// The boot stayed the same and the stage RUNNING for the settle time: a reboot that was asked for will not come.
     pub settled: bool,
@@ -188,6 +189,8 @@ pub fn next_step(
     }
     match &judgement.verdict {
         Verdict::Current | Verdict::Leaving | Verdict::Gone => Step::Nothing,
+        // CRI is away because Talos restarts it, as it should: not something to look at again, but to wait for.
+        Verdict::Unknown(_) if is_adopting(judgement, memory) => live(memory, policy),
         Verdict::Unknown(reason) => Step::LookAgain(reason.clone()),
         Verdict::Drifted if judgement.own_try => Step::AwaitRollback,
         Verdict::Drifted => stage(judgement, policy),
@@ -196,6 +199,8 @@ pub fn next_step(
         }
         Verdict::Blocked(blocked) => Step::Blocked(blocked.clone()),
         Verdict::Stale => stale(judgement, memory, policy),
+        // A new process is not yet a healthy one.
+        Verdict::Unproved if is_adopting(judgement, memory) && !memory.not_adopted => Step::AwaitAdopted,
         Verdict::Unproved if !policy.write_missing_proof => Step::Nothing,
         Verdict::Unproved => pulled(memory).unwrap_or(Step::WriteProof),
     }
@@ -213,22 +218,43 @@ fn stage(judgement: &Judgement, policy: StepPolicy) -> Step {
 
 /// A staged credential that the running CRI does not hold.
 fn stale(judgement: &Judgement, memory: &Memory, policy: StepPolicy) -> Step {
-    let staged = judgement
-        .record
-        .as_ref()
-        .is_some_and(|record| record.state == RecordState::Staged && Some(record.revision) == judgement.revision);
-    if !staged {
+    if !is_staged(judgement) {
         return Step::RecordStaged;
     }
+    if judgement.adoption == Adoption::Live {
+        return live(memory, policy);
+    }
     // Nothing is disrupted for a credential that was not seen to work, in this run and on this node.
-    if let Some(step) = pulled(memory) {
-        return step;
+    pulled(memory).unwrap_or(Step::Claim)
+}
+
+/// A Live node was disrupted by its staging; it is pulled from when its containerd is back, through which a pull goes.
+fn live(memory: &Memory, policy: StepPolicy) -> Step {
+    if !memory.not_adopted {
+        Step::AwaitAdopted
+    } else if policy.escalate_reboot {
+        pulled(memory).unwrap_or(Step::Claim)
+    } else {
+        Step::Blocked(Blocked::NotAdopted)
     }
-    match judgement.adoption {
-        Adoption::Live if !memory.not_adopted => Step::AwaitAdopted,
-        Adoption::Live if !policy.escalate_reboot => Step::Blocked(Blocked::NotAdopted),
-        Adoption::Live | Adoption::Reboot => Step::Claim,
-    }
+}
+
+/// Whether our record says that the desired credential was staged.
+fn is_staged(judgement: &Judgement) -> bool {
+    judgement
+        .record
+        .as_ref()
+        .is_some_and(|record| record.state == RecordState::Staged && Some(record.revision) == judgement.revision)
+}
+
+/// Whether Talos restarts CRI on this node now, or should: staged, in effect, and not seen loaded and healthy in this run.
+/// The node is disturbed meanwhile, whatever else is done with it.
+#[must_use]
+pub fn is_adopting(judgement: &Judgement, memory: &Memory) -> bool {
+    judgement.adoption == Adoption::Live
+        && is_staged(judgement)
+        && judgement.claims.configured.holds()
+        && !(memory.ready && judgement.claims.loaded.holds())
 }
 
 /// Whether a claimed node goes on to its drain and reboot.

@@ -6,12 +6,14 @@
 
 use std::time::Duration;
 
+use talos_proto::clock::Moment;
 use talos_proto::cosi::{Change as Seen, Watch};
 use talos_proto::error::{CallError, Why};
 use talos_proto::node::{Apply, Node};
 use talos_proto::permit::{NoPermit, Permits};
 use talos_proto::proto::resource::config::MachineConfigSpec;
 use talos_proto::resources::{ACTIVE, MachineConfigs, PERSISTENT, RegistryConfigs, Typed};
+use talos_proto::version::TalosVersion;
 use zeroize::Zeroizing;
 
 use crate::credential::Desired;
@@ -24,6 +26,8 @@ const SETTLE: Duration = Duration::from_secs(10);
 const EFFECTIVE: Duration = Duration::from_secs(10);
 /// An apply of a large config on a busy control plane takes seconds, not minutes.
 const CALL: Duration = Duration::from_secs(20);
+/// Between two looks at the file on disk.
+const DISK_PAUSE: Duration = Duration::from_millis(200);
 /// Other writers are raced that often before it is given up.
 const ATTEMPTS: u32 = 5;
 
@@ -64,6 +68,8 @@ pub enum WriteError {
 /// Both configs and the watch that keeps them true.
 pub struct Session<'a> {
     node: &'a Node,
+    /// Talos >= 1.10 shows what is on disk as a resource.
+    shows_persistent: bool,
     watch: Watch<MachineConfigs>,
     configs: Configs,
 }
@@ -73,7 +79,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// [`WriteError::Read`] or [`WriteError::NoConfig`].
-    pub async fn open(node: &'a Node) -> Result<Self, WriteError> {
+    pub async fn open(node: &'a Node, version: &TalosVersion) -> Result<Self, WriteError> {
         let mut watch = node.watch::<MachineConfigs>(None).await.map_err(WriteError::Read)?;
         let mut list = Vec::new();
         loop {
@@ -85,8 +91,13 @@ impl<'a> Session<'a> {
             }
         }
         let mut configs = facts::pair(list).ok_or(WriteError::NoConfig)?;
-        configs.complete(node).await;
-        Ok(Self { node, watch, configs })
+        let shows_persistent = version.at_least(1, 10);
+        if shows_persistent {
+            configs.complete(node).await;
+        } else {
+            configs.read_disk(node).await;
+        }
+        Ok(Self { node, shows_persistent, watch, configs })
     }
 
     /// The configs as the watch saw them last.
@@ -145,7 +156,10 @@ impl<'a> Session<'a> {
 
     /// Whether nothing moved since the last look, by a fresh List; the configs are the fresh ones afterwards.
     async fn unchanged(&mut self) -> Result<bool, WriteError> {
-        let fresh = facts::read_configs(self.node).await.map_err(WriteError::Read)?.ok_or(WriteError::NoConfig)?;
+        let mut fresh = facts::read_configs(self.node).await.map_err(WriteError::Read)?.ok_or(WriteError::NoConfig)?;
+        if !self.shows_persistent {
+            fresh.read_disk(self.node).await;
+        }
         let same = fresh.active_version == self.configs.active_version
             && fresh.persistent_version == self.configs.persistent_version
             && fresh.active == self.configs.active
@@ -176,7 +190,7 @@ impl<'a> Session<'a> {
                 _ => return Err(WriteError::Refused(error)),
             },
         };
-        let persists = mode == Apply::NoReboot;
+        let persists = mode == Apply::NoReboot && self.shows_persistent;
         let mut foreign = None;
         let clock = self.node.talos().clock().clone();
         let deadline = clock.now() + SETTLE;
@@ -186,7 +200,14 @@ impl<'a> Session<'a> {
             let there = self.configs.active.as_slice() == bytes
                 && (!persists || self.configs.persistent.as_ref().is_some_and(|it| it.as_slice() == bytes));
             if moved && there {
-                // More than one step of a counter: somebody applied in between and the watch has shown their bytes.
+                // Read back: somebody may have applied on top of ours already, which a watch shows only later. More than
+                // one step of a counter means that somebody applied before us, and the watch has shown their bytes.
+                if !self.unchanged().await? && self.configs.active.as_slice() != bytes {
+                    return Ok(Some(self.configs.active.clone()));
+                }
+                if mode == Apply::NoReboot && !self.shows_persistent {
+                    self.await_disk(bytes, deadline).await?;
+                }
                 return Ok(foreign);
             }
             let left = deadline.since(clock.now());
@@ -217,6 +238,21 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Talos 1.9: the file is written asynchronously, and reading it is the only way to see it.
+    async fn await_disk(&mut self, bytes: &[u8], deadline: Moment) -> Result<(), WriteError> {
+        let clock = self.node.talos().clock().clone();
+        loop {
+            self.configs.read_disk(self.node).await;
+            if self.configs.on_disk.as_ref().is_some_and(|disk| disk.as_slice() == bytes) {
+                return Ok(());
+            }
+            if clock.now() >= deadline {
+                return Err(WriteError::NotSeen(None));
+            }
+            clock.sleep(DISK_PAUSE).await;
+        }
+    }
+
     fn take(&mut self, config: Typed<MachineConfigSpec>) {
         let bytes = Zeroizing::new(config.spec.yaml_marshalled);
         match config.id.as_str() {
@@ -239,14 +275,14 @@ impl<'a> Session<'a> {
 ///
 /// # Errors
 /// [`WriteError::NotEffective`] when it does not in time, [`WriteError::Read`] when it cannot be watched.
-pub async fn await_effective(node: &Node, desired: &Desired) -> Result<(), WriteError> {
+pub async fn await_effective(node: &Node, version: &TalosVersion, desired: &Desired) -> Result<(), WriteError> {
     let mut watch = node.watch::<RegistryConfigs>(Some("registries")).await.map_err(WriteError::Read)?;
     let clock = node.talos().clock().clone();
     let deadline = clock.now() + EFFECTIVE;
     loop {
         match watch.next(deadline.since(clock.now())).await.map_err(WriteError::Read)? {
             Some(Seen::Present(registries)) => {
-                let auths = facts::decode(registries.spec).auths;
+                let auths = facts::decode(&registries.spec, version).unwrap_or_default().auths;
                 let same = desired
                     .iter()
                     .all(|(host, wanted)| matches!(auths.get(host.as_str()), Some(Ok(has)) if has.same_as(wanted)));

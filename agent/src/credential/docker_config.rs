@@ -1,102 +1,14 @@
-//! Reading a docker config. Nothing of a value may reach an error: serde's own texts quote values, so that only
-//! their positions are kept.
+//! Reading a docker config (`~/.docker/config.json`).
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use secrecy::ExposeSecret as _;
 use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
-use zeroize::ZeroizeOnDrop;
+use zeroize::{ZeroizeOnDrop, Zeroizing};
 
-use super::{Credential, HostError, RegistryHost, Unusable};
-
-/// Why a docker config gives no credential for a host that is wanted.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CredentialError {
-    /// Not JSON, or a field has another type than docker writes.
-    #[error(
-        "the docker config is not JSON of the expected shape (line {line}, column {column}): \
-         {{\"auths\": {{\"ghcr.io\": {{\"auth\": \"…\"}}}}}}"
-    )]
-    Json {
-        /// From 1.
-        line: usize,
-        /// From 1.
-        column: usize,
-    },
-    /// The host is not among `auths`.
-    #[error("the docker config has no entry for {host}; it has {}", list(present))]
-    Missing {
-        /// The wanted host.
-        host: RegistryHost,
-        /// The hosts that are there.
-        present: Vec<String>,
-    },
-    /// The host's password is kept by a helper program outside of the file.
-    #[error(
-        "the docker config keeps the credential of {host} in the helper docker-credential-{helper}, not in the file; \
-         run `echo {host} | docker-credential-{helper} get` and put its Username and Secret into a file of the form \
-         {{\"auths\": {{\"{host}\": {{\"username\": \"…\", \"password\": \"…\"}}}}}}"
-    )]
-    InHelper {
-        /// The wanted host.
-        host: RegistryHost,
-        /// The name of `credsStore` or of the host's `credHelpers`.
-        helper: String,
-    },
-    /// The entry has none of the fields.
-    #[error("the docker config's entry for {host} has no credential (auth, username and password, or identitytoken)")]
-    Empty {
-        /// The wanted host.
-        host: RegistryHost,
-    },
-    /// `registrytoken` is a bearer token of docker's own daemon, of minutes; Talos has no field for it.
-    #[error("the docker config's entry for {host} has only a registrytoken, which Talos cannot use")]
-    RegistryToken {
-        /// The wanted host.
-        host: RegistryHost,
-    },
-    /// The fields of the entry give no credential.
-    #[error("the docker config's entry for {host}: {cause}")]
-    Unusable {
-        /// The wanted host.
-        host: RegistryHost,
-        /// Which field and why.
-        #[source]
-        cause: Unusable,
-    },
-    /// The user before the colon is empty.
-    #[error("the docker config's entry for {host} has an empty username")]
-    NoUsername {
-        /// The wanted host.
-        host: RegistryHost,
-    },
-    /// The password after the colon is empty, or there is a username alone.
-    #[error("the docker config's entry for {host} has an empty password")]
-    NoPassword {
-        /// The wanted host.
-        host: RegistryHost,
-    },
-    /// `auth` says one thing, `username` and `password` another.
-    #[error("the docker config's entry for {host} disagrees with itself: auth and username/password differ; keep one")]
-    Disagrees {
-        /// The wanted host.
-        host: RegistryHost,
-    },
-    /// Two keys that mean the same host (`ghcr.io` and `https://ghcr.io`) with different credentials.
-    #[error("the docker config has {count} entries for {host} with different credentials; keep one")]
-    Ambiguous {
-        /// The wanted host.
-        host: RegistryHost,
-        /// How many.
-        count: usize,
-    },
-}
-
-fn list(present: &[String]) -> String {
-    if present.is_empty() { "none at all".to_owned() } else { present.join(", ") }
-}
+use super::error::{CredentialError, EntryFault, Format};
+use super::{Credential, HostError, RegistryHost, complete};
 
 #[derive(Deserialize)]
 struct DockerConfig {
@@ -155,23 +67,35 @@ pub(super) fn read(
 impl DockerConfig {
     fn credential(&self, host: &RegistryHost) -> Result<Credential, CredentialError> {
         let entries = self.auths.iter().flat_map(|entries| &entries.0);
-        let of_host: Vec<&Entry> =
-            entries.filter(|(key, _)| key.parse::<RegistryHost>().as_ref() == Ok(host)).map(|(_, e)| e).collect();
+        let of_host: Vec<_> = entries.filter(|(key, _)| key.parse::<RegistryHost>().as_ref() == Ok(host)).collect();
         let Some((first, others)) = of_host.split_first() else {
             return Err(match self.helper(host) {
                 Some(helper) => CredentialError::InHelper { host: host.clone(), helper },
-                None => CredentialError::Missing { host: host.clone(), present: self.present() },
+                None => {
+                    let present = self.present();
+                    CredentialError::Missing { format: Format::DockerConfig, host: host.clone(), present }
+                }
             });
         };
-        let credential = match first.credential(host) {
-            Err(CredentialError::Empty { .. }) if others.is_empty() && self.helper(host).is_some() => {
+        let of = |(key, entry): &(String, Entry)| {
+            entry.credential().map_err(|fault| CredentialError::Entry {
+                format: Format::DockerConfig,
+                path: format!("auths[\"{}\"]", shown(key, host)),
+                host: host.clone(),
+                fault,
+            })
+        };
+        let credential = match of(first) {
+            Err(CredentialError::Entry { fault: EntryFault::Empty, .. })
+                if others.is_empty() && self.helper(host).is_some() =>
+            {
                 let helper = self.helper(host).unwrap_or_default();
                 return Err(CredentialError::InHelper { host: host.clone(), helper });
             }
             other => other?,
         };
         for other in others {
-            if !other.credential(host)?.same_as(&credential) {
+            if !of(other)?.same_as(&credential) {
                 return Err(CredentialError::Ambiguous { host: host.clone(), count: of_host.len() });
             }
         }
@@ -200,63 +124,52 @@ impl DockerConfig {
     }
 }
 
+/// The key as it stands in the file; what stands before `://` is free text and is not repeated unless it is a scheme.
+fn shown<'a>(key: &'a str, host: &'a RegistryHost) -> &'a str {
+    match key.split_once("://") {
+        None | Some(("http" | "https", _)) => key,
+        Some(_) => host.as_str(),
+    }
+}
+
 impl Entry {
-    fn credential(&self, host: &RegistryHost) -> Result<Credential, CredentialError> {
-        let of = |field: &Option<String>| field.clone().unwrap_or_default();
+    fn credential(&self) -> Result<Credential, EntryFault> {
+        let of = |field: &Option<String>| Zeroizing::new(field.clone().unwrap_or_default());
         let (username, password, auth) = (of(&self.username), of(&self.password), of(&self.auth));
-        let host = || host.clone();
-        let unusable = |cause| CredentialError::Unusable { host: host(), cause };
 
         // Docker itself lets the identity token win; `auth` then only repeats the user.
         if let Some(token) = self.identitytoken.as_ref().filter(|token| !token.is_empty()) {
-            return Ok(Credential::token(token.clone()));
+            return complete(Credential::token(token.clone()));
         }
-        let from_auth =
-            if auth.is_empty() { None } else { Some(Credential::effective("", "", &auth, "").map_err(unusable)?) };
+        if auth.starts_with("ENC[") {
+            return Err(EntryFault::Encrypted);
+        }
+        let from_auth = if auth.is_empty() { None } else { Some(Credential::effective("", "", &auth, "")?) };
         let from_fields = if username.is_empty() && password.is_empty() {
             None
         } else {
-            Some(Credential::effective(&username, &password, "", "").map_err(unusable)?)
+            Some(Credential::effective(&username, &password, "", "")?)
         };
-        let credential = match (from_auth, from_fields) {
-            (Some(auth), Some(fields)) if !auth.same_as(&fields) => {
-                return Err(CredentialError::Disagrees { host: host() });
-            }
-            (Some(credential), _) | (None, Some(credential)) => credential,
+        match (from_auth, from_fields) {
+            (Some(auth), Some(fields)) if !auth.same_as(&fields) => Err(EntryFault::Disagrees),
+            (Some(credential), _) | (None, Some(credential)) => complete(credential),
             (None, None) if self.registrytoken.as_ref().is_some_and(|token| !token.is_empty()) => {
-                return Err(CredentialError::RegistryToken { host: host() });
+                Err(EntryFault::RegistryToken)
             }
-            (None, None) => return Err(CredentialError::Empty { host: host() }),
-        };
-        match &credential {
-            Credential::Basic { username, .. } if username.is_empty() => {
-                Err(CredentialError::NoUsername { host: host() })
-            }
-            Credential::Basic { password, .. } if password.expose_secret().is_empty() => {
-                Err(CredentialError::NoPassword { host: host() })
-            }
-            _ => Ok(credential),
+            (None, None) => Err(EntryFault::Empty),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::{auth, host, one};
+    use super::super::{Desired, Unusable};
     use super::*;
-    use base64::Engine as _;
-    use base64::engine::general_purpose::STANDARD;
 
-    fn host(text: &str) -> RegistryHost {
-        text.parse().unwrap()
-    }
-
-    fn one(json: &str) -> Result<Credential, CredentialError> {
-        let ghcr = host("ghcr.io");
-        read(json.as_bytes(), std::slice::from_ref(&ghcr)).map(|mut all| all.remove(&ghcr).unwrap())
-    }
-
-    fn auth(text: &str) -> String {
-        STANDARD.encode(text)
+    fn entry(path: &str, fault: EntryFault) -> CredentialError {
+        let (format, path) = (Format::DockerConfig, path.to_owned());
+        CredentialError::Entry { format, path, host: host("ghcr.io"), fault }
     }
 
     #[test]
@@ -281,7 +194,7 @@ mod tests {
             r#"{{"auths":{{"ghcr.io":{{"username":"puller","password":"canary","auth":"{}"}}}}}}"#,
             auth("puller:canary2")
         );
-        assert_eq!(one(&json).err(), Some(CredentialError::Disagrees { host: host("ghcr.io") }));
+        assert_eq!(one(&json).err(), Some(entry(r#"auths["ghcr.io"]"#, EntryFault::Disagrees)));
         let json = r#"{"auths":{"ghcr.io":{"username":"u","password":"a"},"ghcr.io":{"username":"u","password":"b"}}}"#;
         assert_eq!(one(json).err(), Some(CredentialError::Ambiguous { host: host("ghcr.io"), count: 2 }));
     }
@@ -294,13 +207,13 @@ mod tests {
             "broken.example.com":{"auth":"%%%"},
             "ghcr.io":{"identitytoken":"t","auth":"MDA6"}}}"#;
         let wanted = [host("docker.io"), host("127.0.0.1:5000"), host("ghcr.io")];
-        let all = read(json.as_bytes(), &wanted).unwrap();
+        let all = Desired::read(json.as_bytes(), &wanted).unwrap();
         assert_eq!(
-            all.keys().map(RegistryHost::as_str).collect::<Vec<_>>(),
+            all.hosts().map(RegistryHost::as_str).collect::<Vec<_>>(),
             ["127.0.0.1:5000", "ghcr.io", "registry-1.docker.io"]
         );
-        assert!(all[&host("docker.io")].same_as(&Credential::basic("d", "1")));
-        assert!(all[&host("ghcr.io")].same_as(&Credential::token("t")));
+        assert!(all.get(&host("docker.io")).unwrap().same_as(&Credential::basic("d", "1")));
+        assert!(all.get(&host("ghcr.io")).unwrap().same_as(&Credential::token("t")));
     }
 
     #[test]
@@ -329,17 +242,19 @@ mod tests {
 
     #[test]
     fn k01_unusable_entries_are_told_apart_and_no_error_repeats_a_value() {
-        let ghcr = || host("ghcr.io");
-        let unusable = |cause| CredentialError::Unusable { host: ghcr(), cause };
+        let fault = |fault| entry(r#"auths["ghcr.io"]"#, fault);
+        let unusable = |cause| fault(EntryFault::Unusable(cause));
         for (entry, expected) in [
             (r#"{"auth":"canary!"}"#.to_owned(), unusable(Unusable::AuthNotBase64)),
             (format!(r#"{{"auth":"{}"}}"#, auth("canary")), unusable(Unusable::AuthWithoutColon)),
             (r#"{"password":"canary"}"#.to_owned(), unusable(Unusable::PasswordWithoutUsername)),
-            (format!(r#"{{"auth":"{}"}}"#, auth("canary:")), CredentialError::NoPassword { host: ghcr() }),
-            (format!(r#"{{"auth":"{}"}}"#, auth(":canary")), CredentialError::NoUsername { host: ghcr() }),
-            (r#"{"username":"canary"}"#.to_owned(), CredentialError::NoPassword { host: ghcr() }),
-            (r#"{"registrytoken":"canary"}"#.to_owned(), CredentialError::RegistryToken { host: ghcr() }),
-            (r#"{"email":"canary"}"#.to_owned(), CredentialError::Empty { host: ghcr() }),
+            (format!(r#"{{"auth":"{}"}}"#, auth("canary:")), fault(EntryFault::NoPassword)),
+            (format!(r#"{{"auth":"{}"}}"#, auth(":canary")), fault(EntryFault::NoUsername)),
+            (r#"{"username":"canary"}"#.to_owned(), fault(EntryFault::NoPassword)),
+            (r#"{"registrytoken":"canary"}"#.to_owned(), fault(EntryFault::RegistryToken)),
+            (r#"{"email":"canary"}"#.to_owned(), fault(EntryFault::Empty)),
+            (r#"{"auth":"ENC[AES256_GCM,data:canary]"}"#.to_owned(), fault(EntryFault::Encrypted)),
+            (r#"{"identitytoken":"ENC[AES256_GCM,data:canary]"}"#.to_owned(), fault(EntryFault::Encrypted)),
             (r#"{"auth":["canary"]}"#.to_owned(), CredentialError::Json { line: 1, column: 30 }),
             (r#""canary""#.to_owned(), CredentialError::Json { line: 1, column: 30 }),
         ] {
@@ -350,5 +265,16 @@ mod tests {
             }
             assert!(!format!("{error} {error:?}").contains("canary"), "{error}");
         }
+    }
+
+    #[test]
+    fn k01_a_fault_has_its_key_as_it_is_written() {
+        let error = one(r#"{"auths":{"https://ghcr.io/v2/":{"username":"canary"}}}"#).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            r#"the docker config: auths["https://ghcr.io/v2/"] (for ghcr.io): an empty password"#
+        );
+        let error = one(r#"{"auths":{"canary://ghcr.io":{}}}"#).unwrap_err();
+        assert_eq!(error, entry(r#"auths["ghcr.io"]"#, EntryFault::Empty));
     }
 }
