@@ -181,7 +181,10 @@ pub fn decide(snapshot: &Snapshot, policy: &FleetPolicy) -> Vec<Action> {
 
     let staging = free.iter().any(|(node, step)| *step == Step::Stage && !is_live(node))
         || snapshot.nodes.iter().any(|node| matches!(node.busy, Some(Step::Stage | Step::RecordStaged)));
-    if !staging && !snapshot.halted {
+    // What a dead run left is given back, or awaited, before anything else is disturbed.
+    let residue =
+        |node: &FleetNode| matches!(node.fencing, Fencing::Residue { .. } | Fencing::Ours { in_turn: false, .. });
+    if !staging && !snapshot.halted && !snapshot.nodes.iter().any(residue) {
         for node in disruptable(snapshot, policy, &free) {
             let step = if is_live(node) { Step::Stage } else { Step::Claim };
             act(node, Task::Step(step));
@@ -293,6 +296,9 @@ pub fn left_over(snapshot: &Snapshot, policy: &FleetPolicy) -> Vec<(String, Stri
             (_, Verdict::Leaving | Verdict::Gone) => continue,
             (Step::Blocked(blocked), _) => blocked.to_string(),
             (Step::Nothing, Verdict::Current | Verdict::Unproved) => continue,
+            _ if snapshot.halted && matches!(node.fencing, Fencing::Free) => {
+                "not begun: the roll was stopped by what happened before".to_owned()
+            }
             (step, verdict) => match verdict.reason() {
                 Some(reason) => reason,
                 None => format!("{}: next would be: {step}", verdict.name()),

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use agent::claims::{Blocked, Judgement, Verdict};
 use agent::facts::{Facts, Look};
-use agent::step::{FenceSeen, Memory, Step, StepPolicy, next_step};
+use agent::step::{FenceSeen, Memory, Step, StepPolicy, is_adopting, next_step};
 
 use crate::kube::fence;
 use crate::kube::nodes::NodeView;
@@ -156,7 +156,10 @@ impl FleetNode {
         let Some(judgement) = &self.judgement else {
             // No facts: a fenced node is waited for, another one is what it is.
             return match (fence, verdict) {
-                (FenceSeen::Rebooting { settled: false, .. }, _) => Step::AwaitBoot,
+                (FenceSeen::Rebooting { .. }, _) if self.memory.stuck => {
+                    self.memory.failed.clone().map_or(Step::Nothing, Step::Blocked)
+                }
+                (FenceSeen::Rebooting { .. }, _) => Step::AwaitBoot,
                 (FenceSeen::Claimed { .. }, Verdict::Blocked(_)) => Step::Release,
                 (_, Verdict::Blocked(blocked)) => Step::Blocked(blocked),
                 _ => Step::Nothing,
@@ -185,7 +188,8 @@ impl FleetNode {
                 || *step == Step::AwaitAdopted
         });
         let fenced = !matches!(self.fencing, Fencing::Free | Fencing::Misplaced { .. });
-        !self.kube.ready || matches!(self.talk, Talk::Unreachable(_)) || cri_down || fenced || disrupting
+        let restarting = self.judgement.as_ref().is_some_and(|judgement| is_adopting(judgement, &self.memory));
+        !self.kube.ready || matches!(self.talk, Talk::Unreachable(_)) || cri_down || fenced || disrupting || restarting
     }
 }
 

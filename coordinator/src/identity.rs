@@ -17,8 +17,8 @@ pub fn mismatch(node: &NodeView, facts: &Facts) -> Option<Verdict> {
         let problem = format!("{} answers as {name}, not as {}", address(node), node.name);
         return Some(Verdict::Blocked(Blocked::Identity(problem)));
     }
-    let boot = facts.boot.seen()?;
-    if node.boot_id.is_empty() || *boot == node.boot_id {
+    let boot = facts.kernel_boot()?;
+    if node.boot_id.is_empty() || boot == node.boot_id {
         return None;
     }
     // Both times are of the node's own clock: a kubelet that reported after the CRI of this boot had started would have

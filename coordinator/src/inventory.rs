@@ -6,6 +6,7 @@ use std::sync::Arc;
 use agent::claims::judge;
 use agent::credential::Desired;
 use agent::facts::{Facts, Want};
+use agent::record;
 use agent::step::Memory;
 use futures::StreamExt;
 use talos_proto::chain;
@@ -38,6 +39,8 @@ pub struct Context {
     pub desired: Desired,
     /// What the flags say.
     pub settings: Settings,
+    /// What is odd about talosconfig and kubeconfig without being wrong.
+    pub warnings: Vec<String>,
 }
 
 /// Why there is no inventory.
@@ -249,7 +252,11 @@ impl Context {
     }
 
     fn warnings(&self, fleet: &[FleetNode]) -> BTreeSet<String> {
-        let mut warnings: BTreeSet<String> = endpoint::warnings(&self.talos.endpoints(), fleet).into_iter().collect();
+        let mut warnings: BTreeSet<String> = endpoint::warnings(&self.talos.endpoints(), fleet)
+            .into_iter()
+            .chain(self.warnings.iter().cloned())
+            .collect();
+        warnings.extend(fleet.iter().filter_map(foreign_record));
         if !self.is_admin() {
             let roles: Vec<_> = self.identity.roles.iter().map(String::as_str).collect();
             let roles = if roles.is_empty() { "no role".to_owned() } else { roles.join(", ") };
@@ -286,3 +293,20 @@ fn fencing(node: &NodeView, known: &Known, lease: &str) -> Fencing {
 
 /// A context that the steps of a roll share.
 pub type Shared = Arc<Context>;
+
+/// A record on the Node that is not the one of the machine config, and that Talos does not own: it leaves a key alone that
+/// somebody else has set, without a word (Talos `k8s/node_apply.go`). Others read it; we do not, and do not write again.
+fn foreign_record(node: &FleetNode) -> Option<String> {
+    let facts = node.facts()?;
+    let seen = facts.node.seen()?;
+    let (ours, shown) = (facts.record_text()?, seen.annotations.get(record::ANNOTATION)?);
+    let owned =
+        seen.annotations.get("talos.dev/owned-annotations").is_some_and(|list| list.contains(record::ANNOTATION));
+    (facts.configs.seen().is_some() && *shown != ours && !owned).then(|| {
+        format!(
+            "the annotation {} on {} was set by somebody else: who reads it there is misled",
+            record::ANNOTATION,
+            node.name()
+        )
+    })
+}

@@ -1,7 +1,7 @@
 //! The plan: what each node is, why, and what `run` would do with it. Pure: a fold of the very decision that `run`
 //! performs, assuming that each step succeeds.
 
-use agent::claims::{Claims, Judgement, Pull, Verdict};
+use agent::claims::{Answer, Claims, Judgement, Pull, Verdict};
 use agent::record::{Entry, PullRecord, Record};
 use agent::step::{FenceSeen, Memory, Step, next_step};
 use jiff::Timestamp;
@@ -333,7 +333,11 @@ fn assume(
             memory.ready = true;
             judgement.verdict = Verdict::Unproved;
         }
-        Step::AwaitAdopted => judgement.verdict = Verdict::Unproved,
+        Step::AwaitAdopted => {
+            memory.ready = true;
+            judgement.verdict = Verdict::Unproved;
+            judgement.claims.loaded.answer = Answer::True;
+        }
         Step::Release => *fence = Some(FenceSeen::None),
         Step::WriteProof => judgement.verdict = Verdict::Current,
         Step::Nothing | Step::Blocked(_) | Step::LookAgain(_) => {}

@@ -38,6 +38,19 @@ pub enum Command {
     Run(RunArgs),
     /// Check the four claims of each node: configured, loaded, pull, proof; changes nothing.
     Verify(VerifyArgs),
+    /// Look at everything that a run depends on: registry, identity, permissions, nodes; changes nothing.
+    Doctor(DoctorArgs),
+}
+
+/// Flags of `doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Only try the credential at the registry; needs no cluster.
+    #[arg(long, env = "TALOS_GHCR_REGISTRY_ONLY")]
+    pub registry_only: bool,
+    /// Where and with what.
+    #[command(flatten)]
+    pub common: Common,
 }
 
 /// Flags of `plan`.
@@ -153,7 +166,9 @@ pub struct Common {
         help_heading = "Credential"
     )]
     pub registry: Vec<RegistryHost>,
-    /// docker config JSON with the credential, `-` for stdin; else the content of TALOS_GHCR_CREDENTIAL.
+    /// File with the credential, `-` for stdin; else the content of TALOS_GHCR_CREDENTIAL. Its content tells the format:
+    /// a docker config JSON, a kubernetes.io/dockerconfigjson Secret manifest (YAML or JSON), or Talos
+    /// RegistryAuthConfig documents (YAML).
     #[arg(long, env = "TALOS_GHCR_CREDENTIAL_FILE", value_name = "PATH|-", help_heading = "Credential")]
     pub credential_file: Option<PathBuf>,
     /// Private image whose pull is proved on each node.

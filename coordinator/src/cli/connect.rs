@@ -32,7 +32,7 @@ const SHORTEST_LEASE: Duration = Duration::from_secs(2);
 pub enum ConnectError {
     /// No credential was given.
     #[error(
-        "no credential: give a docker config JSON with --credential-file PATH (or - for stdin), or its content in {CREDENTIAL}"
+        "no credential: give a docker config JSON (or a Secret or RegistryAuthConfig that holds it) with --credential-file PATH (or - for stdin), or its content in {CREDENTIAL}"
     )]
     NoCredential,
     /// The credential file cannot be read.
@@ -94,6 +94,15 @@ pub enum Need {
     Nothing,
 }
 
+/// Only the credential, for what needs no cluster.
+///
+/// # Errors
+/// [`ConnectError`] about the credential.
+pub fn credential_only(common: &Common) -> Result<Desired, ConnectError> {
+    let bytes = credential(common.credential_file.as_deref())?.ok_or(ConnectError::NoCredential)?;
+    Desired::read(&bytes, &common.registry).map_err(ConnectError::Credential)
+}
+
 /// Reads every file that the flags name, and connects nothing yet.
 ///
 /// # Errors
@@ -121,7 +130,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
         return Err(ConnectError::Flag { flag: "lease-duration", problem });
     }
     let desired = match credential(credential_file.as_deref())? {
-        Some(bytes) => Desired::from_docker_config(&bytes, &registry).map_err(ConnectError::Credential)?,
+        Some(bytes) => Desired::read(&bytes, &registry).map_err(ConnectError::Credential)?,
         None if need == Need::Credential => return Err(ConnectError::NoCredential),
         None => Desired::default(),
     };
@@ -174,7 +183,14 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
             run: roll.timeout.map(|time| time.0),
         },
     };
-    Ok(Context { servers, talos, identity, desired, settings })
+    let warnings = selected
+        .warnings()
+        .iter()
+        .chain(identity.warnings())
+        .map(|finding| format!("talosconfig {}: {finding}", file.display()))
+        .chain(servers.warnings().iter().cloned())
+        .collect();
+    Ok(Context { servers, talos, identity, desired, settings, warnings })
 }
 
 /// The docker config, from the file, from stdin, or from the environment; never from an argument, which every process

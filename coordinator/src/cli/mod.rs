@@ -7,11 +7,13 @@ use clap::error::ErrorKind;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::exit::Exit;
+use crate::inventory::Context;
 use crate::report;
 use args::{Cli, Command};
 
 pub mod args;
 pub mod connect;
+mod doctor;
 mod plan;
 mod run;
 mod signals;
@@ -45,6 +47,7 @@ pub fn main() -> ExitCode {
         match cli.command {
             Command::Plan(args) => plan::plan(args).await,
             Command::Verify(args) => verify::verify(args).await,
+            Command::Doctor(args) => Box::pin(doctor::doctor(args)).await,
             Command::Run(args) => Box::pin(run::run(args)).await,
         }
     });
@@ -70,4 +73,12 @@ fn logging() {
 pub(crate) fn fail(exit: Exit, error: &dyn std::error::Error) -> Exit {
     report::say(&format!("error: {}", talos_proto::chain(error)));
     exit
+}
+
+/// As [`fail`], after what is odd about the files: it is often the reason.
+pub(crate) fn fail_warned(context: &Context, error: &dyn std::error::Error) -> Exit {
+    for warning in &context.warnings {
+        report::say(&format!("warning: {warning}"));
+    }
+    fail(Exit::Failed, error)
 }

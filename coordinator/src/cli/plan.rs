@@ -4,7 +4,7 @@ use talos_proto::clock::Clock;
 
 use super::args::PlanArgs;
 use super::connect::{Need, connect};
-use super::fail;
+use super::{fail, fail_warned};
 use crate::exit::Exit;
 use crate::inventory::Known;
 use crate::plan::document;
@@ -19,7 +19,7 @@ pub(super) async fn plan(args: PlanArgs) -> Exit {
     };
     let inventory = match context.inventory(&Known::default()).await {
         Ok(inventory) => inventory,
-        Err(error) => return fail(Exit::Failed, &error),
+        Err(error) => return fail_warned(&context, &error),
     };
     let document = document("Plan", &inventory, &context.settings);
     let text = machine_readable(&document, format).unwrap_or_else(|| table::plan(&document, format == Format::Wide));

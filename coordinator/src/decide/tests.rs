@@ -112,7 +112,7 @@ fn o09_residue_is_adopted_first_and_what_was_not_rebooted_takes_its_ordinary_tur
     let mut snapshot = fleet(stale(&["cp-1", "cp-2", "worker-1"]));
     snapshot.nodes[0] = snapshot.nodes[0].clone().residue(fence::Step::Claimed, "boot-1");
     let actions = begun(&snapshot, &policy());
-    assert_eq!(actions, ["cp-1: adopt", "worker-1: fence and cordon"]);
+    assert_eq!(actions, ["cp-1: adopt"], "nothing else is disturbed meanwhile");
     // Adopted, it is given back; its turn comes last, for it is the endpoint node.
     let mut adopted = node("cp-1", Verdict::Stale).ours(fence::Step::Claimed, "boot-1");
     if let Fencing::Ours { in_turn, .. } = &mut adopted.fencing {
@@ -172,6 +172,16 @@ fn after_the_canary_the_reboot_nodes_are_staged_at_once_and_the_live_ones_in_the
     );
     let staged = fleet(vec![node("cp-1", Verdict::Current), drifted("worker-1").live(), drifted("worker-2").live()]);
     assert_eq!(begun(&staged, &policy()), ["worker-1: write credential"]);
+}
+
+#[test]
+fn s1_a_live_node_counts_from_its_staging_until_its_cri_is_back() {
+    let mut staged = node("worker-1", Verdict::Unknown("CRI is not running now".into())).live();
+    if let Some(judgement) = &mut staged.judgement {
+        judgement.claims.configured.answer = agent::claims::Answer::True;
+    }
+    let waiting = fleet(vec![staged, node("worker-2", Verdict::Drifted).live()]);
+    assert_eq!(begun(&waiting, &policy()), ["worker-1: wait for CRI to restart"]);
 }
 
 #[test]

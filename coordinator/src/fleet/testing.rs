@@ -73,6 +73,7 @@ pub(crate) fn facts(version: &str) -> Facts {
         boot: Look::Seen("boot-1".into()),
         machine: Look::NotAsked,
         cri: Look::NotAsked,
+        cri_started_before: None,
         cri_config_changed: Look::NotAsked,
         registries: Look::NotAsked,
         configs: Look::NotAsked,

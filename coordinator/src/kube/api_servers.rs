@@ -8,51 +8,26 @@
 use std::fmt::Write as _;
 use std::future::Future;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use http::Uri;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Status;
 use kube::{Client, Config};
 use talos_proto::clock::Clock;
 use talos_proto::permit::{NoPermit, Permits};
 
 use super::connection::{self, Failure};
+pub use super::kubeconfig::KubeconfigError;
+use super::kubeconfig::{self, Loaded, Sources};
 
 /// How long one read may take at one address.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long an address has to prove itself.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(4);
-
-/// The kubeconfig could not be used.
-#[derive(Debug, thiserror::Error)]
-pub enum KubeconfigError {
-    /// It could not be read or does not fit together.
-    #[error("cannot use the kubeconfig {file}{}: name another with --kubeconfig, KUBECONFIG or --kube-context",
-        .context.as_ref().map(|context| format!(" with context {context}")).unwrap_or_default())]
-    Load {
-        /// The file, or what was searched.
-        file: String,
-        /// The context that was asked for.
-        context: Option<String>,
-        /// What is wrong.
-        #[source]
-        source: Box<kube::config::KubeconfigError>,
-    },
-    /// It was read, but no client can be made of it (a certificate, key or plugin that cannot be used).
-    #[error("the kubeconfig {file} names a client identity or CA that cannot be used")]
-    Client {
-        /// The file, or what was searched.
-        file: String,
-        /// What is wrong.
-        #[source]
-        source: Box<kube::Error>,
-    },
-}
 
 /// An address that did not join the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +44,12 @@ pub enum ReadError {
     /// The server answered, with a refusal.
     #[error("the Kubernetes API refused ({}): {}", .0.code, .0.message)]
     Refused(Box<Status>),
+    /// TLS fails at every address, which does not pass by itself.
+    #[error("no Kubernetes API server is trusted or trusts us ({tried}); see the kubeconfig's certificates")]
+    Untrusted {
+        /// Each address with its failure.
+        tried: String,
+    },
     /// No address answered.
     #[error("no Kubernetes API server answered ({tried})")]
     Unreachable {
@@ -145,6 +126,7 @@ struct Inner {
     clock: Clock,
     config: Option<Config>,
     server: (String, u16),
+    warnings: Vec<String>,
     addresses: RwLock<Vec<Address>>,
     /// Index of the address that answered last: the first to be asked next.
     good: AtomicUsize,
@@ -165,54 +147,43 @@ impl std::fmt::Debug for ApiServers {
 }
 
 impl ApiServers {
-    /// Reads the kubeconfig (the named file, else `KUBECONFIG`, else `~/.kube/config`) and makes a client for its
-    /// server. Nothing is dialled yet.
+    /// Reads the kubeconfig (the named file, else those of `KUBECONFIG`, else `~/.kube/config`, else in a pod its service
+    /// account), runs its credential plugin if it has one, and makes a client for its server. Nothing is dialled yet.
     ///
     /// # Errors
-    /// [`KubeconfigError`] with the file and the context.
+    /// [`KubeconfigError`] with the file and the path in it.
     pub async fn connect(
         kubeconfig: Option<&Path>,
         context: Option<&str>,
         clock: Clock,
     ) -> Result<Self, KubeconfigError> {
-        let file = kubeconfig.map_or_else(searched, |path| path.display().to_string());
-        let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
-        let loaded = match kubeconfig {
-            Some(path) => match Kubeconfig::read_from(path) {
-                Ok(read) => Config::from_custom_kubeconfig(read, &options).await,
-                Err(error) => Err(error),
-            },
-            None => Config::from_kubeconfig(&options).await,
-        };
-        let mut config = loaded.map_err(|source| KubeconfigError::Load {
-            file: file.clone(),
-            context: options.context.clone(),
-            source: Box::new(source),
-        })?;
+        let sources = Sources::of_process(kubeconfig);
+        let Loaded { mut config, files, warnings } = kubeconfig::load(&sources, context, &clock).await?;
         // Every retry is ours: a 429 of a disruption budget would vanish in the client, and a 504 of a patch would be
         // sent again blindly.
         config.default_retry = false;
         config.connect_timeout = Some(connection::CONNECT_TIMEOUT);
-        let client =
-            connection::client(&config).map_err(|source| KubeconfigError::Client { file, source: Box::new(source) })?;
+        let client = connection::client(&config)
+            .map_err(|source| KubeconfigError::Client { files, source: Box::new(source) })?;
         let server = host_and_port(&config.cluster_url);
         let first = Address { name: format!("{}:{}", server.0, server.1), client };
-        Ok(Self::new(clock, Some(config), server, first))
+        Ok(Self::new(clock, Some(config), server, first, warnings))
     }
 
     /// A set of one ready-made client, for tests with in-memory transports.
     #[must_use]
     pub fn single(client: Client, clock: Clock) -> Self {
         let first = Address { name: "in-memory".to_owned(), client };
-        Self::new(clock, None, ("in-memory".to_owned(), 443), first)
+        Self::new(clock, None, ("in-memory".to_owned(), 443), first, Vec::new())
     }
 
-    fn new(clock: Clock, config: Option<Config>, server: (String, u16), first: Address) -> Self {
+    fn new(clock: Clock, config: Option<Config>, server: (String, u16), first: Address, warnings: Vec<String>) -> Self {
         let addresses = RwLock::new(vec![first]);
         Self(Arc::new(Inner {
             clock,
             config,
             server,
+            warnings,
             addresses,
             good: AtomicUsize::new(0),
             requests: AtomicU64::new(0),
@@ -224,6 +195,12 @@ impl ApiServers {
     #[must_use]
     pub fn server(&self) -> (String, u16) {
         self.0.server.clone()
+    }
+
+    /// What of the kubeconfig works but should not stay so, each with its file and path.
+    #[must_use]
+    pub fn warnings(&self) -> &[String] {
+        &self.0.warnings
     }
 
     /// The clock that deadlines are counted on.
@@ -375,8 +352,10 @@ impl ApiServers {
         Fut: Future<Output = Result<T, kube::Error>>,
     {
         let mut tried = String::new();
+        let mut untrusted = true;
         for (index, address) in self.in_order() {
             self.0.requests.fetch_add(1, Ordering::Relaxed);
+            let mut tls = false;
             let failed = match self.0.clock.timeout(timeout, request(address.client)).await {
                 Ok(Ok(value)) => {
                     self.0.good.store(index, Ordering::Relaxed);
@@ -388,13 +367,18 @@ impl ApiServers {
                         return Err(ReadError::Refused(status));
                     }
                     Failure::NotSent(reason) | Failure::Broken(reason) => reason,
+                    Failure::Untrusted(reason) => {
+                        tls = true;
+                        reason
+                    }
                     Failure::Local(error) => return Err(ReadError::Other(error)),
                 },
                 Err(late) => late.to_string(),
             };
+            untrusted &= tls;
             note(&mut tried, &address.name, &failed);
         }
-        Err(ReadError::Unreachable { tried })
+        Err(if untrusted { ReadError::Untrusted { tried } } else { ReadError::Unreachable { tried } })
     }
 
     /// Changes something: `request` goes to the next address only where no connection was made at all. `timeout` is
@@ -431,7 +415,7 @@ impl ApiServers {
                         self.0.good.store(index, Ordering::Relaxed);
                         return Err(WriteError::Refused(status));
                     }
-                    Failure::NotSent(reason) => note(&mut tried, &address.name, &reason),
+                    Failure::NotSent(reason) | Failure::Untrusted(reason) => note(&mut tried, &address.name, &reason),
                     Failure::Broken(reason) => {
                         self.go_on_from(index);
                         let reason = format!("{}: {reason}", address.name);
@@ -479,16 +463,6 @@ fn bracketed(ip: IpAddr) -> String {
 fn host_and_port(url: &Uri) -> (String, u16) {
     let default = if url.scheme_str() == Some("http") { 80 } else { 443 };
     (url.host().unwrap_or_default().to_owned(), url.port_u16().unwrap_or(default))
-}
-
-fn searched() -> String {
-    match std::env::var_os("KUBECONFIG") {
-        Some(list) if !list.is_empty() => {
-            let files: Vec<PathBuf> = std::env::split_paths(&list).collect();
-            files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ")
-        }
-        _ => "~/.kube/config".to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ pub enum Failure {
     Answer(Box<Status>),
     /// No connection was made, so nothing was sent.
     NotSent(String),
+    /// TLS failed: another authority, a refused client certificate. Nothing was sent, and it will not pass by itself.
+    Untrusted(String),
     /// The connection broke, or the answer could not be read: the request may have been carried out.
     Broken(String),
     /// The request could not be built or authorised here.
@@ -68,6 +70,7 @@ pub fn classify(error: kube::Error) -> Failure {
         | kube::Error::InferKubeconfig(_)
         | kube::Error::TlsRequired
         | kube::Error::RustlsTls(_)) => Failure::Local(Box::new(error)),
+        error if talos_proto::error::tls_problem(&error).is_some() => Failure::Untrusted(talos_proto::chain(&error)),
         error if not_sent(&error) => Failure::NotSent(talos_proto::chain(&error)),
         error => Failure::Broken(talos_proto::chain(&error)),
     }

@@ -4,10 +4,12 @@
 //! and the rights that they need: `nodes` get, list, watch, patch; `leases` get, create, patch (one namespace); `pods`
 //! list, watch; `pods/eviction` create; `daemonsets` and `poddisruptionbudgets` get; `/readyz`.
 
+pub mod access;
 pub mod api_servers;
 mod connection;
 pub mod drain;
 pub mod fence;
+pub mod kubeconfig;
 #[cfg(test)]
 mod lab_test;
 pub mod lease;

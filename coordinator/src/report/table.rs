@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use agent::claims::{Answer, Claims};
 
+use crate::doctor::{DoctorDocument, Health};
 use crate::plan::{NodeRow, PlanDocument};
 
 /// Columns, each as wide as its widest cell; the last one runs free.
@@ -43,8 +44,9 @@ pub fn plan(document: &PlanDocument, wide: bool) -> String {
     text.push_str(&columns(header, &rows));
     text.push('\n');
     let endpoint = &document.endpoint;
-    let last = if document.summary.to_reboot > 0 { ", goes last" } else { "" };
-    let node = endpoint.node.as_ref().map_or_else(|| "no single node".to_owned(), |node| format!("{node}{last}"));
+    let goes = |name: &String| document.nodes.iter().any(|node| node.name == *name && node.order.is_some());
+    let words = |name: &String| if goes(name) { format!("{name}, goes last") } else { name.clone() };
+    let node = endpoint.node.as_ref().map_or_else(|| "no single node".to_owned(), words);
     let _ = writeln!(text, "Endpoint {}: {node} ({})", endpoint.server, endpoint.rule);
     if let Some(holder) = &document.lease.holder {
         let run = document.lease.run.as_ref().map(|run| format!(" ({run})")).unwrap_or_default();
@@ -141,6 +143,22 @@ pub fn verification(document: &PlanDocument, wide: bool) -> String {
         let _ = writeln!(text, "Warning: {warning}");
     }
     text
+}
+
+/// The checks for people.
+#[must_use]
+pub fn doctor(document: &DoctorDocument) -> String {
+    let word = |health: Health| match health {
+        Health::Ok => "ok",
+        Health::Warning => "warning",
+        Health::Failure => "FAILURE",
+    };
+    let rows: Vec<Vec<String>> = document
+        .checks
+        .iter()
+        .map(|check| vec![check.name.to_owned(), word(check.health).to_owned(), check.detail.clone()])
+        .collect();
+    columns(&["CHECK", "RESULT", "DETAIL"], &rows)
 }
 
 fn each(claims: &Claims) -> [(&'static str, Answer, &str); 4] {

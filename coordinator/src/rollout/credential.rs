@@ -3,13 +3,14 @@
 use agent::claims::{Adoption, Blocked, Pull};
 use agent::credential::Desired;
 use agent::facts::read_configs;
-use agent::machine_config::Change;
+use agent::machine_config::{Change, MachineConfig};
 use agent::record::{self, Record};
 use agent::write::{Session, await_effective};
 use agent::{adopt, pull};
 use talos_proto::cosi::Change as Seen;
 use talos_proto::node::{Apply, Node};
 use talos_proto::resources::{ACTIVE, MachineConfigs};
+use talos_proto::version::TalosVersion;
 
 use super::env::Env;
 use super::outcome::{End, Failure, Learned};
@@ -29,12 +30,19 @@ async fn try_canary(env: &Env, node: &FleetNode, learned: &mut Learned) -> Resul
     let talos = talos(env, node)?;
     let text = staged(env, node)?;
     env.say(node, "canary: trying the credential, Talos rolls it back by itself unless it is proved");
-    let mut session = Session::open(&talos).await?;
+    let mut session = Session::open(&talos, version(node)?).await?;
     let before = session.configs().active.clone();
     let apply = Apply::Try(env.try_timeout());
     let desired = &env.context.desired;
     let tried = session.edit(&*lease, &change(node, desired, &text), apply).await?;
-    await_effective(&talos, desired).await?;
+    effective(env, node, &talos, &text).await?;
+    if is_live(node) {
+        // A pull goes through the containerd that Talos restarts now.
+        let before = node.facts().and_then(|facts| facts.cri.seen());
+        if let Err(error) = adopt::await_adopted(&talos, before, env.try_timeout() / 2).await {
+            env.say(node, &format!("canary: {}", talos_proto::chain(&error)));
+        }
+    }
     let pulled = check(env, node, &talos, &lease).await?;
     match &pulled {
         Pull::Proved(_) | Pull::Unprovable(_) => {
@@ -63,8 +71,8 @@ pub async fn stage(env: &Env, node: &FleetNode) -> Result<End, End> {
     let talos = talos(env, node)?;
     let text = staged(env, node)?;
     let desired = &env.context.desired;
-    Session::open(&talos).await?.edit(&*lease, &change(node, desired, &text), Apply::NoReboot).await?;
-    await_effective(&talos, desired).await?;
+    Session::open(&talos, version(node)?).await?.edit(&*lease, &change(node, desired, &text), Apply::NoReboot).await?;
+    effective(env, node, &talos, &text).await?;
     env.say(node, "credential written");
     Ok(End::Done)
 }
@@ -90,7 +98,10 @@ pub async fn write_proof(env: &Env, node: &FleetNode) -> Result<End, End> {
 pub async fn check_pull(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
     let lease = env.held()?;
     let pulled = check(env, node, &talos(env, node)?, &lease).await?;
-    env.say(node, &say(&pulled));
+    match &pulled {
+        Pull::Unprovable(why) => env.say_once(&format!("warning: pulls cannot be proved: {why}")),
+        pulled => env.say(node, &say(pulled)),
+    }
     learned.pull = Some(pulled);
     Ok(End::Done)
 }
@@ -104,6 +115,7 @@ pub async fn await_adopted(env: &Env, node: &FleetNode, learned: &mut Learned) -
     match adopt::await_adopted(&talos, before, limit).await {
         Ok(process) => {
             env.say(node, &format!("CRI restarted by itself (pid {}), healthy", process.pid));
+            learned.ready = true;
             Ok(End::Done)
         }
         Err(error @ adopt::AdoptError::TimedOut(_)) => {
@@ -137,6 +149,21 @@ pub async fn await_rollback(env: &Env, node: &FleetNode) -> Result<End, End> {
     Ok(End::Failed(Failure::of_node(Blocked::ForeignConfig)))
 }
 
+/// Waits until the effective configuration shows the credential. Where it does not, another writer may have replaced the
+/// config in between: then our edit is made again.
+async fn effective(env: &Env, node: &FleetNode, talos: &Node, text: &str) -> Result<(), End> {
+    let error = match await_effective(talos, version(node)?, &env.context.desired).await {
+        Ok(()) => return Ok(()),
+        Err(error) => error,
+    };
+    let configs = read_configs(talos).await.map_err(super::outcome::of_call)?;
+    let ours = configs.and_then(|configs| MachineConfig::parse(&configs.active).ok()?.annotation(record::ANNOTATION));
+    if ours.as_deref() == Some(text) {
+        return Err(error.into());
+    }
+    Err(End::Again("another writer replaced the machine config just after us".into()))
+}
+
 async fn await_rollback_to(env: &Env, talos: &Node, before: &[u8]) -> bool {
     let limit = env.try_timeout() + env.try_timeout() / 10;
     let deadline = env.clock().now() + limit;
@@ -156,7 +183,7 @@ async fn annotate(env: &Env, node: &FleetNode, text: &str) -> Result<(), End> {
     let lease = env.held()?;
     let talos = talos(env, node)?;
     let nothing = Desired::default();
-    Session::open(&talos).await?.edit(&*lease, &change(node, &nothing, text), Apply::NoReboot).await?;
+    Session::open(&talos, version(node)?).await?.edit(&*lease, &change(node, &nothing, text), Apply::NoReboot).await?;
     Ok(())
 }
 
@@ -174,6 +201,10 @@ fn staged(env: &Env, node: &FleetNode) -> Result<String, End> {
     let entry = env.entry(node, &Pull::NotTried).ok_or_else(unreadable)?;
     let before = node.judgement.as_ref().and_then(|judgement| judgement.record.as_ref());
     Ok(Record::staged(entry, before).to_json())
+}
+
+fn version(node: &FleetNode) -> Result<&TalosVersion, End> {
+    node.facts().map(|facts| &facts.version).ok_or_else(unreadable)
 }
 
 fn talos(env: &Env, node: &FleetNode) -> Result<Node, End> {

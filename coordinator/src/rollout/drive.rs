@@ -190,7 +190,9 @@ impl Rollout {
                 self.known.memory.entry(uid.clone()).or_default().rebooted = true;
                 self.rebooted.push(name.clone());
             }
-            (Task::Step(Step::AwaitAdopted), End::Done) if !learned.not_adopted => self.adopted_live.push(name.clone()),
+            (Task::Step(Step::Stage) | Task::Canary, End::Done) if credential::is_live(&before) => {
+                self.staged_live.insert(uid.clone());
+            }
             _ => {}
         }
         self.judge_end(&name, &uid, &task, end);
@@ -199,6 +201,10 @@ impl Rollout {
         match fresh {
             Ok(Some(mut node)) => {
                 node.memory = self.known.memory.get(&node.kube.uid).cloned().unwrap_or_default();
+                let loaded = node.judgement.as_ref().is_some_and(|judgement| judgement.claims.loaded.holds());
+                if loaded && self.staged_live.remove(&node.kube.uid) {
+                    self.adopted_live.push(name.clone());
+                }
                 if let Some(place) = snapshot.node_mut(&name) {
                     *place = node;
                 }
@@ -307,7 +313,13 @@ async fn perform(env: Env, known: Known, before: FleetNode, task: Task) -> Box<P
         env.clock().sleep(PAUSE).await;
     }
     let known = with_claim(known, &before, &learned);
-    let fresh = env.context.look_again(before.name(), &known).await;
+    let mut fresh = env.context.look_again(before.name(), &known).await;
+    // An API that is away is waited for here: nothing is decided again from what was known before the step.
+    let deadline = env.clock().now() + env.context.settings.budgets.reboot;
+    while matches!(fresh, Err(ReadError::Unreachable { .. })) && env.can_go_on() && env.clock().now() < deadline {
+        env.clock().sleep(PAUSE).await;
+        fresh = env.context.look_again(before.name(), &known).await;
+    }
     Box::new(Performed { before, task, learned, end, fresh })
 }
 

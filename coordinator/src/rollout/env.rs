@@ -1,6 +1,6 @@
 //! What every step works with.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::fleet::FleetNode;
 use crate::gates::GateRules;
 use crate::inventory::Context;
-use crate::kube::lease::HeldLease;
+use crate::kube::lease::{HeldLease, LeaseState};
 use crate::report::progress::Progress;
 
 /// Shared by all steps of a run.
@@ -31,6 +31,8 @@ pub struct Env {
     pub progress: Progress,
     /// Cancelled by a signal or `--timeout`.
     pub stop: CancellationToken,
+    /// What was said once.
+    pub said: Arc<Mutex<BTreeSet<String>>>,
     /// Nodes that nothing is proxied through while they are away.
     pub avoided: Arc<Mutex<HashMap<String, Avoided>>>,
 }
@@ -56,6 +58,13 @@ impl Env {
         node.address().map(|address| self.context.talos.node(address))
     }
 
+    /// Whether nothing has asked the run to stop and the lease is not lost.
+    #[must_use]
+    pub fn can_go_on(&self) -> bool {
+        let lost = |lease: &Arc<HeldLease>| matches!(*lease.state().borrow(), LeaseState::Lost { .. });
+        !self.stop.is_cancelled() && !self.lease.as_ref().is_some_and(lost)
+    }
+
     /// The gates' rules.
     #[must_use]
     pub fn rules(&self) -> GateRules {
@@ -66,6 +75,14 @@ impl Env {
     /// An event about a node.
     pub fn say(&self, node: &FleetNode, text: &str) {
         self.progress.event(node.name(), text);
+    }
+
+    /// Something that holds for every node: said once in a run.
+    pub fn say_once(&self, text: &str) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.insert(text.to_owned()) {
+            self.progress.event("", text);
+        }
     }
 
     /// Proxies nothing through the node from now on.
@@ -82,7 +99,7 @@ impl Env {
     /// How long a canary's TRY stands before Talos rolls it back: 5 minutes with the default lease, and scaled with it.
     #[must_use]
     pub fn try_timeout(&self) -> Duration {
-        self.context.settings.timing.duration.mul_f64(5.0 / 3.0)
+        self.context.settings.timing.duration.mul_f64(5.0 / 3.0).min(Duration::from_secs(300))
     }
 
     /// What a record of this node says beyond its state; `None` when the revision cannot be computed.

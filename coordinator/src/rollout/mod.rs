@@ -9,7 +9,7 @@ mod env;
 mod outcome;
 mod reboot;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use crate::exit::Exit;
 use crate::fleet::{Fencing, Talk};
 use crate::holder::Holder;
 use crate::inventory::{Context, Inventory, Known};
+use crate::kube::access;
 use crate::kube::lease::{AcquireError, HeldLease, LeaseOptions, LeaseProgress, LeaseState, acquire};
 use crate::registry::preflight;
 use crate::report::progress::{Progress, short};
@@ -89,9 +90,13 @@ pub struct Rollout {
     left: BTreeMap<String, String>,
     rebooted: Vec<String>,
     adopted_live: Vec<String>,
+    /// Live nodes, by UID, that this run has staged and that were not seen loaded yet.
+    staged_live: BTreeSet<String>,
     revision: Option<String>,
     /// Since when a node is only looked at again, by UID.
     trouble: BTreeMap<String, Moment>,
+    /// Warnings that were said.
+    warned: BTreeSet<String>,
     /// The registry was asked with the credential and took it.
     registry_accepts: bool,
 }
@@ -101,7 +106,7 @@ impl Rollout {
     #[must_use]
     pub fn new(context: Arc<Context>, progress: Progress, stop: CancellationToken, confirm: Confirm) -> Self {
         let start = context.talos.clock().now();
-        let env = Env { context, lease: None, progress, stop, avoided: Arc::default() };
+        let env = Env { context, lease: None, progress, stop, said: Arc::default(), avoided: Arc::default() };
         Self {
             env,
             known: Known::default(),
@@ -112,8 +117,10 @@ impl Rollout {
             left: BTreeMap::new(),
             rebooted: Vec::new(),
             adopted_live: Vec::new(),
+            staged_live: BTreeSet::new(),
             revision: None,
             trouble: BTreeMap::new(),
+            warned: BTreeSet::new(),
             registry_accepts: false,
         }
     }
@@ -148,6 +155,20 @@ impl Rollout {
     }
 
     async fn rounds(&mut self) {
+        // Said before anything is asked: with less, "configured" is not known and nothing can be written.
+        if !self.env.context.is_admin() {
+            let roles: Vec<_> = self.env.context.identity.roles.iter().map(String::as_str).collect();
+            let roles = if roles.is_empty() { "no role".to_owned() } else { roles.join(", ") };
+            let reason = format!(
+                "run needs the Talos role os:admin to read and write machine configs; this identity has {roles} (plan and verify say what they can)"
+            );
+            self.fail(Exit::Failed, "", reason);
+            return;
+        }
+        for warning in self.env.context.warnings.clone() {
+            self.env.progress.event("", &format!("warning: {warning}"));
+            self.warned.insert(warning);
+        }
         let mut clean = 0;
         for _ in 0..MAX_ROUNDS {
             let Some(inventory) = self.observe().await else { return };
@@ -193,6 +214,9 @@ impl Rollout {
             let error = match self.env.context.inventory(&self.known).await {
                 Ok(inventory) => {
                     let judged = inventory.snapshot.nodes.iter().find_map(|node| node.judgement.as_ref()?.revision);
+                    for warning in inventory.snapshot.warnings.iter().filter(|it| self.warned.insert((*it).clone())) {
+                        self.env.progress.event("", &format!("warning: {warning}"));
+                    }
                     self.revision = judged.map(|revision| revision.to_string()).or(self.revision.take());
                     return Some(inventory);
                 }
@@ -229,14 +253,8 @@ impl Rollout {
             self.fail(Exit::Refused, "", reason);
             return false;
         }
-        if self.env.context.is_admin() {
-            if !(self.confirm)(inventory) {
-                self.fail(Exit::Stopped, "", "not confirmed; nothing was changed".into());
-                return false;
-            }
-        } else {
-            let reason = "the Talos identity is not os:admin: the machine config cannot be written".to_owned();
-            self.fail(Exit::Failed, "", reason);
+        if !(self.confirm)(inventory) {
+            self.fail(Exit::Stopped, "", "not confirmed; nothing was changed".into());
             return false;
         }
         self.registry_accepts = self.ask_registry().await;
@@ -249,7 +267,30 @@ impl Rollout {
         for dropped in self.env.context.servers.extend(addresses).await {
             self.env.progress.event("", &format!("API server at {} is not used: {}", dropped.address, dropped.reason));
         }
-        self.take_lease(inventory).await
+        self.may_do_all().await && self.take_lease(inventory).await
+    }
+
+    /// A verb that is missing in the middle of a roll would leave a fence behind: asked before the first mutation.
+    async fn may_do_all(&mut self) -> bool {
+        let lease = &self.env.context.settings.lease;
+        let needed = access::needed(&lease.namespace, &lease.name);
+        match access::missing(&self.env.context.servers, needed).await {
+            Ok(missing) if missing.is_empty() => true,
+            Ok(missing) => {
+                let list: Vec<_> = missing.iter().map(ToString::to_string).collect();
+                let reason = format!(
+                    "the kubeconfig's user may not: {}; nothing was changed (deploy/rbac/clusterrole.yaml grants it)",
+                    list.join(", ")
+                );
+                self.fail(Exit::Failed, "", reason);
+                false
+            }
+            // A cluster that does not answer this question is asked by the requests themselves.
+            Err(error) => {
+                tracing::debug!(error = %chain(&error), "access reviews are not answered");
+                true
+            }
+        }
     }
 
     /// The registry is asked with the new credential before anything is written.

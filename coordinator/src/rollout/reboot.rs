@@ -10,7 +10,7 @@ use talos_proto::clock::Moment;
 use talos_proto::node::Node;
 use talos_proto::permit::{NoPermit, Permits};
 use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage;
-use talos_proto::resources::{MachineStatuses, ServicePids};
+use talos_proto::resources::MachineStatuses;
 
 use super::disrupt::{Gates, pass_gates, still_ours};
 use super::env::Env;
@@ -38,8 +38,13 @@ pub async fn reboot(env: &Env, node: &FleetNode) -> Result<End, End> {
     let (Some(talos), Some(boot)) = (env.node(node), node.boot()) else {
         return Ok(End::Again("its boot id is not known".into()));
     };
-    if let Gates::End(end) = pass_gates(env, node).await? {
-        return Ok(end);
+    let now = match pass_gates(env, node).await? {
+        Gates::Open(now) => now,
+        Gates::End(end) => return Ok(end),
+    };
+    // Looked at before anything is written: a node that somebody has uncordoned is not written to at each try.
+    if let Err(reason) = still_ours(&now, raw) {
+        return Ok(End::Again(reason));
     }
     let mut intent = claimed.at(FenceStep::Rebooting, env.clock().utc());
     boot.clone_into(&mut intent.boot);
@@ -241,10 +246,10 @@ impl Return<'_> {
     }
 
     async fn cri(&self) -> Result<CriProcess, String> {
-        match self.way.get::<ServicePids>("cri").await {
-            Ok(Some(cri)) => Ok(CriProcess { pid: cri.spec.pid, started: cri.created }),
-            Ok(None) => Err("CRI is not running yet".into()),
-            Err(error) => Err(chain(&error)),
+        match agent::facts::cri_process(&self.way, self.node.facts().map(|facts| &facts.version)).await.0 {
+            Look::Seen(process) => Ok(process),
+            Look::Absent => Err("CRI is not running yet".into()),
+            other => Err(format!("CRI: {}", other.reason())),
         }
     }
 

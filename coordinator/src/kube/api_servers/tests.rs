@@ -104,8 +104,7 @@ async fn a_kubeconfig_that_cannot_be_used_is_named() {
     let path = Path::new("/nowhere/kubeconfig");
     let error = ApiServers::connect(Some(path), Some("prod"), Clock::system()).await.unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("/nowhere/kubeconfig") && text.contains("context prod"), "{text}");
-    assert!(text.contains("--kubeconfig"), "{text}");
+    assert!(text.contains("/nowhere/kubeconfig") && text.contains("--kubeconfig"), "{text}");
 }
 
 #[tokio::test]
@@ -119,7 +118,7 @@ async fn the_kubeconfigs_server_is_told_and_not_dialled() {
     std::fs::write(&path, kubeconfig).unwrap();
     let servers = ApiServers::connect(Some(&path), None, Clock::system()).await.unwrap();
     assert_eq!(servers.server(), ("10.0.0.1".to_owned(), 6443));
-    assert_eq!(servers.requests(), 0);
+    assert_eq!((servers.requests(), servers.warnings()), (0, &[][..]));
     assert!(servers.extend(vec!["10.0.0.1".parse().unwrap()]).await.is_empty());
     assert_eq!(servers.requests(), 0, "the server itself is not added again");
 }

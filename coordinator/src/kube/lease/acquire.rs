@@ -335,7 +335,7 @@ impl Acquisition<'_> {
         let passing = match &error {
             ReadError::Unreachable { .. } => true,
             ReadError::Refused(status) => status.code >= 500 || status.code == 429,
-            ReadError::Other(_) => false,
+            ReadError::Other(_) | ReadError::Untrusted { .. } => false,
         };
         if !passing || clock.now().since(self.answered) > self.options.timing.duration {
             return Err(AcquireError::Read { lease: self.lease(), source: error });
