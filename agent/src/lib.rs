@@ -9,6 +9,7 @@
 //! - [`record`]: the annotation that says what was written to a node, and for which CRI process.
 //! - [`facts`], [`claims`], [`step`]: what was read, what follows from it, what the node needs next.
 //! - [`write`](mod@write), [`pull`], [`adopt`]: the effects on one node.
+#![warn(missing_docs)]
 
 pub mod adopt;
 pub mod claims;
