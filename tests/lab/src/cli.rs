@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cluster::Lab;
 use crate::control::{self, Question};
+use crate::demo;
 use crate::options::{Options, Share};
 use crate::truth::Truth;
 
@@ -39,6 +40,13 @@ enum Command {
         /// The directory of the lab.
         #[arg(long)]
         dir: PathBuf,
+    },
+    /// Roll a credential through a cluster with the product, show each step, and say what happened. Exits with 0 only
+    /// if the cluster is then as it must be.
+    Demo {
+        /// The product: target/debug/talos-ghcr.
+        #[arg(long)]
+        product: PathBuf,
     },
 }
 
@@ -96,6 +104,13 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::ResetCounters { dir } => control::ask(&dir, Question::ResetCounters)
             .map(drop)
             .map_err(|error| format!("no lab answers in {}: {error}", dir.display())),
+        Command::Demo { product } => match block_on(demo::show(&product)) {
+            Ok(Ok(true)) => Ok(()),
+            // The summary has said why.
+            Ok(Ok(false)) => return ExitCode::FAILURE,
+            Ok(Err(error)) => Err(chain(&error)),
+            Err(why) => Err(why),
+        },
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -121,10 +136,14 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-fn start(up: Up) -> Result<(), String> {
+fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| error.to_string())?;
-    runtime.block_on(async {
+    Ok(runtime.block_on(work))
+}
+
+fn start(up: Up) -> Result<(), String> {
+    block_on(async {
         let mut options = Options::new(up.dir);
         options.control_planes = up.control_planes;
         options.workers = up.workers;
@@ -151,7 +170,7 @@ fn start(up: Up) -> Result<(), String> {
         stopped.await;
         lab.stop();
         Ok(())
-    })
+    })?
 }
 
 #[cfg(test)]

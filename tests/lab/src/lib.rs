@@ -6,6 +6,7 @@
 pub mod cli;
 pub mod cluster;
 mod control;
+pub mod demo;
 pub mod faults;
 mod files;
 pub mod kube;

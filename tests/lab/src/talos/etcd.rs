@@ -69,8 +69,10 @@ impl Etcd {
 
     pub fn set_alarm(&mut self, name: &str, alarm: Option<AlarmType>) {
         let id = self.id(name);
-        self.alarms.retain(|(member, _)| *member != id);
-        self.alarms.extend(alarm.map(|alarm| (id, alarm)));
+        match alarm {
+            Some(alarm) => self.alarms.push((id, alarm)),
+            None => self.alarms.retain(|(member, _)| *member != id),
+        }
     }
 
     /// A dead member is in the list like any other (talos-captures point 18).

@@ -7,6 +7,7 @@ use std::time::Duration;
 use talos_proto::clock::Clock;
 use tokio_util::sync::CancellationToken;
 
+use super::Beginning;
 use super::etcd::Etcd;
 use super::log::Log;
 use super::node::Node;
@@ -24,6 +25,7 @@ pub(crate) struct Timing {
 
 pub(crate) struct Fleet {
     pub timing: Timing,
+    pub beginning: Beginning,
     pub kubernetes: Arc<dyn Kubernetes>,
     pub registry: Arc<dyn Registry>,
     pub log: Arc<Log>,

@@ -57,6 +57,25 @@ pub struct NodeSpec {
     pub config: Vec<u8>,
 }
 
+/// How far the nodes of a lab have come when it starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Beginning {
+    /// A node boots for the first time, its machine config given to it in maintenance mode: it is persisted in this
+    /// boot, and Talos >= 1.14 has no BootIDs yet (read.jsonl of both beds).
+    pub first_boot: bool,
+    /// The kubelet runs.
+    pub kubelet: bool,
+    /// etcd was bootstrapped, so there is a Kubernetes API as well.
+    pub etcd: bool,
+}
+
+impl Default for Beginning {
+    /// An ordinary boot of a whole cluster.
+    fn default() -> Self {
+        Self { first_boot: false, kubelet: true, etcd: true }
+    }
+}
+
 /// What a simulated cluster is made of.
 #[derive(Clone)]
 pub struct TalosOptions {
@@ -70,6 +89,8 @@ pub struct TalosOptions {
     pub cri_health: Duration,
     /// Crash points, shared with the other servers of the lab.
     pub faults: Arc<Faults>,
+    /// How far they have come.
+    pub beginning: Beginning,
 }
 
 impl TalosOptions {
@@ -77,7 +98,7 @@ impl TalosOptions {
     #[must_use]
     pub fn new(ca: Arc<Ca>, nodes: Vec<NodeSpec>) -> Self {
         let (reboot_time, cri_health) = (Duration::from_secs(2), Duration::from_millis(300));
-        Self { ca, nodes, reboot_time, cri_health, faults: Arc::default() }
+        Self { ca, nodes, reboot_time, cri_health, faults: Arc::default(), beginning: Beginning::default() }
     }
 }
 
@@ -145,6 +166,7 @@ impl Talos {
     ) -> Result<Self, StartError> {
         let fleet = Arc::new(Fleet {
             timing: Timing { reboot_time: options.reboot_time, cri_health: options.cri_health },
+            beginning: options.beginning,
             kubernetes,
             registry,
             log,
@@ -207,7 +229,7 @@ impl Talos {
         self.fleet.etcd().set_leader(name);
     }
 
-    /// Raises or clears an alarm of a member.
+    /// Raises an alarm of a member, or clears all that it has.
     pub fn set_etcd_alarm(&self, name: &str, alarm: Option<AlarmType>) {
         self.fleet.etcd().set_alarm(name, alarm);
     }

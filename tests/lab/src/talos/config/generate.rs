@@ -12,7 +12,7 @@ use crate::talos::version::Version;
 pub enum Form {
     /// `machine.registries.config.<host>.auth`.
     Legacy,
-    /// A RegistryAuthConfig document, from Talos 1.12 on.
+    /// A RegistryAuthConfig document, from Talos 1.12 on; before it the legacy form is used instead.
     Document,
 }
 
@@ -44,6 +44,7 @@ pub struct Generated<'a> {
 #[must_use]
 pub fn machine_config_for(from: &Generated<'_>) -> String {
     let control_plane = from.role == Role::ControlPlane;
+    let form = if from.version.has_registry_documents() { from.form } else { Form::Legacy };
     let kind = if control_plane { "controlplane" } else { "worker" };
     let mut text = format!(
         "version: v1alpha1 # Indicates the schema used to decode the contents.\n\
@@ -66,7 +67,7 @@ pub fn machine_config_for(from: &Generated<'_>) -> String {
          image: ghcr.io/siderolabs/installer:v{}\n        wipe: false\n",
         from.version
     ));
-    if from.form == Form::Legacy {
+    if form == Form::Legacy {
         text.push_str(&format!(
             "    # Used to configure the machine's container image registry mirrors.\n    registries:\n        \
              # Specifies TLS & auth configuration for HTTPS image registries.\n        config:\n            \
@@ -77,6 +78,9 @@ pub fn machine_config_for(from: &Generated<'_>) -> String {
             scalar(from.password)
         ));
     }
+    if !from.version.has_registry_documents() {
+        text.push_str(&format!("    network:\n        hostname: {}\n", from.name));
+    }
     text.push_str(
         "    features:\n        diskQuotaSupport: true\n        kubePrism:\n            enabled: true\n            \
          port: 7445\n        hostDNS:\n            enabled: true\n            forwardKubeDNSToHost: true\n",
@@ -85,8 +89,11 @@ pub fn machine_config_for(from: &Generated<'_>) -> String {
         text.push_str("    nodeLabels:\n        node.kubernetes.io/exclude-from-external-load-balancers: \"\"\n");
     }
     cluster(&mut text, from, control_plane);
-    text.push_str(&format!("---\napiVersion: v1alpha1\nkind: HostnameConfig\nhostname: {}\n", from.name));
-    if from.form == Form::Document {
+    // A document of its own since 1.12.
+    if from.version.has_registry_documents() {
+        text.push_str(&format!("---\napiVersion: v1alpha1\nkind: HostnameConfig\nhostname: {}\n", from.name));
+    }
+    if form == Form::Document {
         text.push_str(&format!(
             "---\n# The pull credential of this cluster.\napiVersion: v1alpha1\nkind: RegistryAuthConfig\nname: {}\n\
              username: {}\npassword: {}\n",
@@ -188,7 +195,7 @@ mod tests {
 
     #[test]
     fn every_generated_config_is_one_that_its_node_takes() {
-        for version in ["1.13.9", "1.14.0-rc.1"] {
+        for version in ["1.9.6", "1.10.9", "1.11.6", "1.12.11", "1.13.9", "1.14.0-rc.1"] {
             let version: Version = version.parse().unwrap();
             for role in [Role::ControlPlane, Role::Worker] {
                 for form in [Form::Legacy, Form::Document] {

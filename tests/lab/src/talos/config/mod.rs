@@ -5,7 +5,7 @@ mod documents;
 mod generate;
 mod parse;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use base64::Engine as _;
@@ -62,6 +62,11 @@ pub struct Effective {
     pub auths: BTreeMap<String, Auth>,
     /// Mirrors by registry host.
     pub mirrors: BTreeMap<String, Mirror>,
+    /// Hosts with settings for TLS, whose content means nothing to the lab.
+    pub(crate) tls_hosts: BTreeSet<String>,
+    /// The registries are not rendered any more: a RegistryTLSConfig without a clientIdentity, on the releases that
+    /// fail on it (Talos issue 12571, fixed in 1.12.2).
+    pub(crate) stops_rendering: bool,
     /// The annotations that Talos puts on its Node.
     pub annotations: BTreeMap<String, String>,
     /// The v1alpha1 document without everything that can change while the node runs (talos.md 4.3).
@@ -75,5 +80,10 @@ impl Effective {
     /// [`Refused`], with the text that the node answers.
     pub fn parse(bytes: &[u8], version: &super::version::Version) -> Result<Self, Refused> {
         parse::parse(bytes, version)
+    }
+
+    /// Hosts with a credential or settings for TLS.
+    pub(crate) fn configured_hosts(&self) -> BTreeSet<&String> {
+        self.auths.keys().chain(&self.tls_hosts).collect()
     }
 }

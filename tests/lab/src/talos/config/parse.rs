@@ -14,28 +14,28 @@ use crate::talos::version::Version;
 #[error("{0}")]
 pub struct Refused(pub String);
 
-/// Documents that Talos 1.13 knows and whose content means nothing to the lab.
-const OTHER_KINDS: [&str; 20] = [
-    "EventSinkConfig",
-    "ExtensionServiceConfig",
-    "HostnameConfig",
-    "ImageVerificationConfig",
-    "KmsgLogConfig",
-    "KubeSpanEndpointsConfig",
-    "LinkConfig",
-    "NetworkDefaultActionConfig",
-    "NetworkRuleConfig",
-    "OOMConfig",
-    "PCIDriverRebindConfig",
-    "RegistryTLSConfig",
-    "ResolverConfig",
-    "SideroLinkConfig",
-    "StaticHostConfig",
-    "SwapVolumeConfig",
-    "TimeSyncConfig",
-    "TrustedRootsConfig",
-    "UserVolumeConfig",
-    "VolumeConfig",
+/// Documents whose content means nothing to the lab, and the first minor version of Talos 1 that knows them
+/// (`pkg/machinery/config/types` at the tags).
+const OTHER_KINDS: [(&str, u16); 19] = [
+    ("EventSinkConfig", 0),
+    ("ExtensionServiceConfig", 0),
+    ("HostnameConfig", 12),
+    ("ImageVerificationConfig", 13),
+    ("KmsgLogConfig", 0),
+    ("KubeSpanEndpointsConfig", 0),
+    ("LinkConfig", 12),
+    ("NetworkDefaultActionConfig", 0),
+    ("NetworkRuleConfig", 0),
+    ("OOMConfig", 12),
+    ("PCIDriverRebindConfig", 10),
+    ("ResolverConfig", 12),
+    ("SideroLinkConfig", 0),
+    ("StaticHostConfig", 12),
+    ("SwapVolumeConfig", 11),
+    ("TimeSyncConfig", 12),
+    ("TrustedRootsConfig", 0),
+    ("UserVolumeConfig", 10),
+    ("VolumeConfig", 0),
 ];
 
 /// What of the v1alpha1 document may change while the node runs, on Talos <= 1.13 (talos.md 4.3).
@@ -103,6 +103,13 @@ struct LegacyMirror {
 #[serde(default)]
 struct LegacyRegistry {
     auth: Option<AuthFields>,
+    tls: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct TlsDocument {
+    client_identity: Option<Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -151,6 +158,8 @@ struct Parts {
     machine: Option<(Machine, Value)>,
     auths: BTreeMap<String, Auth>,
     mirrors: BTreeMap<String, Mirror>,
+    tls_hosts: BTreeSet<String>,
+    tls_without_identity: bool,
     node: Option<KubeNode>,
 }
 
@@ -170,16 +179,21 @@ pub(super) fn parse(bytes: &[u8], version: &Version) -> Result<Effective, Refuse
     };
     let annotations = annotations(&machine, parts.node)?;
     let Registries { mirrors, config } = machine.registries.unwrap_or_default();
-    let mut auths: BTreeMap<_, _> = config
-        .unwrap_or_default()
-        .into_iter()
-        .filter_map(|(host, registry)| Some((host, Auth::from(registry?.auth?))))
-        .collect();
+    let (mut auths, mut tls_hosts) = (BTreeMap::new(), parts.tls_hosts);
+    for (host, registry) in config.unwrap_or_default() {
+        let Some(LegacyRegistry { auth, tls }) = registry else { continue };
+        if tls.is_some() {
+            tls_hosts.insert(host.clone());
+        }
+        auths.extend(auth.map(|auth| (host, Auth::from(auth))));
+    }
     auths.append(&mut parts.auths);
     let mut all_mirrors: BTreeMap<_, _> =
         mirrors.unwrap_or_default().into_iter().map(|(host, mirror)| (host, Mirror::from(mirror))).collect();
     all_mirrors.append(&mut parts.mirrors);
-    Ok(Effective { auths, mirrors: all_mirrors, annotations, fixed: fixed(whole) })
+    let stops_rendering = parts.tls_without_identity && version.fails_on_tls_without_identity();
+    let mirrors = all_mirrors;
+    Ok(Effective { auths, mirrors, tls_hosts, stops_rendering, annotations, fixed: fixed(whole) })
 }
 
 impl From<LegacyMirror> for Mirror {
@@ -238,8 +252,13 @@ fn read(
                 },
             );
         }
+        "RegistryTLSConfig" if version.has_registry_documents() => {
+            let tls: TlsDocument = typed(document, &title)?;
+            parts.tls_without_identity |= tls.client_identity.is_none();
+            parts.tls_hosts.insert(name);
+        }
         "KubeNodeConfig" if version.adopts_live() => parts.node = Some(typed(document, &title)?),
-        other if OTHER_KINDS.contains(&other) => {}
+        other if OTHER_KINDS.iter().any(|(kind, since)| *kind == other && version.at_least(*since)) => {}
         unknown => {
             return Err(Refused(format!(
                 "error decoding document {title} (line {}): {unknown:?} \"v1alpha1\": not registered",
@@ -260,10 +279,12 @@ fn typed<'de, T: Deserialize<'de>>(document: Document<'de>, title: &str) -> Resu
 fn undecodable(error: &serde_yaml::Error, document: Document<'_>, version: &Version) -> Refused {
     let text = error.to_string();
     let line = document.line - 1 + error.location().map_or(1, |location| location.line());
-    Refused(if text.contains("duplicate entry") {
+    Refused(if let Some((_, key)) = text.split_once("duplicate entry with key \"") {
+        let key = key.split('"').next().unwrap_or_default();
+        let (first, second) = twice(document, key).unwrap_or((line, line));
         format!(
             "error decoding document /v1alpha1/ (line {}): error decoding  to *v1alpha1.Config: yaml: construct \
-             errors:\n  line {line}: {text}",
+             errors:\n  line {second}: mapping key {key:?} already defined at line {first}",
             document.line
         )
     } else if version.adopts_live() {
@@ -271,6 +292,16 @@ fn undecodable(error: &serde_yaml::Error, document: Document<'_>, version: &Vers
     } else {
         format!("decode error: yaml: {text}")
     })
+}
+
+/// The lines of a key that stands there twice, as deep.
+fn twice(document: Document<'_>, key: &str) -> Option<(usize, usize)> {
+    let is_key = |line: &str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.starts_with(':'));
+    let mut lines = document.text.lines().enumerate().filter(|(_, line)| is_key(line));
+    let depth = |line: &str| line.len() - line.trim_start().len();
+    let (first, at) = lines.next()?;
+    let (second, _) = lines.find(|(_, line)| depth(line) == depth(at))?;
+    Some((document.line + first, document.line + second))
 }
 
 fn no_others(whole: &Value, known: &[&str], title: &str, line: usize) -> Result<(), Refused> {
@@ -317,15 +348,12 @@ fn annotations(machine: &Machine, node: Option<KubeNode>) -> Result<BTreeMap<Str
         ("nodeAnnotations", &machine.node_annotations),
         ("nodeTaints", &machine.node_taints),
     ];
-    let set: String = fields
-        .iter()
-        .filter(|(_, map)| map.as_ref().is_some_and(|map| !map.is_empty()))
-        .map(|(field, _)| format!("\t* .machine.{field} is already set in v1alpha1 config\n"))
-        .collect();
-    match set.lines().count() {
-        0 => Ok(node.annotations.as_ref().map(text).unwrap_or_default()),
-        1 => Err(Refused(format!("1 error occurred:\n{set}\n"))),
-        count => Err(Refused(format!("{count} errors occurred:\n{set}\n"))),
+    // Talos stops at the first (v1.14/variants.jsonl, where two are set).
+    match fields.iter().find(|(_, map)| map.as_ref().is_some_and(|map| !map.is_empty())) {
+        None => Ok(node.annotations.as_ref().map(text).unwrap_or_default()),
+        Some((field, _)) => {
+            Err(Refused(format!("1 error occurred:\n\t* .machine.{field} is already set in v1alpha1 config\n\n")))
+        }
     }
 }
 
@@ -420,6 +448,28 @@ mod tests {
             "1 error occurred:\n\t* .machine.nodeLabels is already set in v1alpha1 config\n\n"
         );
         assert!(refused(&format!("{legacy}{node}")).ends_with("\"KubeNodeConfig\" \"v1alpha1\": not registered"));
+    }
+
+    #[test]
+    fn documents_that_a_version_does_not_know_make_the_whole_config_invalid() {
+        let text = auth("username: a\n");
+        for older in ["1.9.6", "1.10.9", "1.11.6"] {
+            let refused = parse(text.as_bytes(), &version(older)).unwrap_err().0;
+            let expected = "error decoding document v1alpha1/RegistryAuthConfig/ghcr.io (line 6): \
+                            \"RegistryAuthConfig\" \"v1alpha1\": not registered";
+            assert_eq!(refused, expected, "{older}");
+        }
+        assert!(parse(text.as_bytes(), &version("1.12.0")).is_ok());
+    }
+
+    #[test]
+    fn a_tls_document_without_identity_stops_the_rendering_of_two_releases() {
+        let tls = |rest: &str| with(&format!("apiVersion: v1alpha1\nkind: RegistryTLSConfig\nname: a.io\n{rest}"));
+        let stops = |text: &str, at: &str| parse(text.as_bytes(), &version(at)).unwrap().stops_rendering;
+        let without = tls("insecureSkipVerify: true\n");
+        assert!(stops(&without, "1.12.0") && stops(&without, "1.12.1"));
+        assert!(!stops(&without, "1.12.2") && !stops(&without, "1.13.9"));
+        assert!(!stops(&tls("clientIdentity: {cert: a, key: b}\n"), "1.12.0"));
     }
 
     #[test]

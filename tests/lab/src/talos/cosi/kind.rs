@@ -11,8 +11,8 @@ pub(crate) struct Kind {
     pub namespace: &'static str,
     /// The controller that owns them, as the recordings show it.
     pub owner: &'static str,
-    /// Only os:admin reads it (talos.md 2.5).
-    pub sensitive: bool,
+    /// Only os:admin reads it (talos.md 2.5), RegistryConfigs in later releases only.
+    sensitive: bool,
     /// The first minor version of Talos 1 that has it.
     pub since: u16,
 }
@@ -65,6 +65,11 @@ impl Kind {
     /// The type of that name in that version of Talos.
     pub fn find(name: &str, version: &Version) -> Option<&'static Kind> {
         ALL.iter().find(|kind| kind.name.eq_ignore_ascii_case(name) && version.at_least(kind.since))
+    }
+
+    /// Whether only os:admin reads it in that version of Talos.
+    pub fn is_sensitive(&self, version: &Version) -> bool {
+        self.sensitive && (self.name != REGISTRIES.name || version.hides_registries())
     }
 
     /// Whether Talos knows the namespace.

@@ -1,6 +1,5 @@
 //! The specs of the resources, both halves: the protobuf and the YAML that the server fills in always, secrets too.
 
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use prost::Message;
@@ -13,8 +12,9 @@ use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage
 use talos_proto::proto::talos::resource::definitions::{cri, etcd, files, k8s, network, runtime, v1alpha1};
 
 use crate::talos::Role;
-use crate::talos::config::Effective;
+use crate::talos::config::{Auth, Effective, Mirror};
 use crate::talos::outside::NodeSeen;
+use crate::talos::version::Version;
 
 fn spec(proto: &impl Message, yaml: &impl Serialize) -> Spec {
     // A value of plain strings, numbers and maps always has a YAML text.
@@ -34,85 +34,115 @@ pub(crate) fn machine_type(role: Role) -> Spec {
     Spec { proto_spec: vec![0x08, number], yaml_spec: format!("{word}\n") }
 }
 
-pub(crate) fn registries(effective: &Effective) -> Spec {
-    let mirrors = effective.mirrors.iter().map(|(host, mirror)| {
-        let endpoints = mirror.endpoints.iter().map(|(url, override_path)| cri::RegistryEndpointConfig {
-            endpoint_endpoint: url.clone(),
-            endpoint_override_path: *override_path,
-        });
-        let config = cri::RegistryMirrorConfig {
-            mirror_endpoints: endpoints.collect(),
-            mirror_skip_fallback: mirror.skip_fallback,
-        };
-        (host.clone(), config)
-    });
-    let auths = effective.auths.iter().map(|(host, auth)| {
-        let config = cri::RegistryAuthConfig {
-            registry_username: auth.username.clone(),
-            registry_password: auth.password.clone(),
-            registry_auth: auth.auth.clone(),
-            registry_identity_token: auth.identity_token.clone(),
-        };
-        (host.clone(), config)
-    });
-    let proto = cri::RegistriesConfigSpec { registry_mirrors: mirrors.collect(), registry_auths: auths.collect() };
-    // A protobuf map has no order: an equal content must give equal bytes, or it would look like a change.
-    Spec {
-        proto_spec: ordered(&proto),
-        yaml_spec: serde_yaml::to_string(&registries_yaml(effective)).unwrap_or_default(),
+/// RegistryConfigs in the layout of the version (talos.md 3.2). A protobuf map has no order: an equal content must give
+/// equal bytes, or it would look like a change; so the entries are written in the order of their keys.
+pub(crate) fn registries(effective: &Effective, version: &Version) -> Spec {
+    let mut proto_spec = Vec::new();
+    for (host, mirror) in &effective.mirrors {
+        proto_spec.extend(entry(1, host, &mirror_bytes(mirror, version)));
+    }
+    if version.has_registry_documents() {
+        for (host, auth) in &effective.auths {
+            proto_spec.extend(entry(2, host, &auth_message(auth).encode_to_vec()));
+        }
+    } else {
+        for host in effective.configured_hosts() {
+            proto_spec.extend(entry(2, host, &registry_config(effective, host)));
+        }
+    }
+    let yaml_spec = serde_yaml::to_string(&registries_yaml(effective, version)).unwrap_or_default();
+    Spec { proto_spec, yaml_spec }
+}
+
+/// An entry of a map: key 1 and value 2.
+fn entry(tag: u8, key: &str, value: &[u8]) -> Vec<u8> {
+    field(tag, &[field(1, key.as_bytes()), field(2, value)].concat())
+}
+
+/// A length-delimited field.
+fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut field = vec![tag << 3 | 2];
+    prost::encoding::encode_varint(bytes.len() as u64, &mut field);
+    field.extend(bytes);
+    field
+}
+
+fn auth_message(auth: &Auth) -> cri::RegistryAuthConfig {
+    cri::RegistryAuthConfig {
+        registry_username: auth.username.clone(),
+        registry_password: auth.password.clone(),
+        registry_auth: auth.auth.clone(),
+        registry_identity_token: auth.identity_token.clone(),
     }
 }
 
-/// Encodes the maps in the order of their keys: one message an entry, and messages join by concatenation.
-fn ordered(spec: &cri::RegistriesConfigSpec) -> Vec<u8> {
-    let mirrors: BTreeMap<_, _> = spec.registry_mirrors.iter().collect();
-    let auths: BTreeMap<_, _> = spec.registry_auths.iter().collect();
-    let mut bytes = Vec::new();
-    for (host, mirror) in mirrors {
-        let one = cri::RegistriesConfigSpec {
-            registry_mirrors: [(host.clone(), mirror.clone())].into(),
-            ..cri::RegistriesConfigSpec::default()
-        };
-        bytes.extend(one.encode_to_vec());
-    }
-    for (host, auth) in auths {
-        let one = cri::RegistriesConfigSpec {
-            registry_auths: [(host.clone(), auth.clone())].into(),
-            ..cri::RegistriesConfigSpec::default()
-        };
-        bytes.extend(one.encode_to_vec());
-    }
-    bytes
+/// RegistryConfig{tls = 1, auth = 2} of Talos <= 1.11; the content of `tls` means nothing to the lab.
+fn registry_config(effective: &Effective, host: &str) -> Vec<u8> {
+    let tls = effective.tls_hosts.contains(host).then(|| field(1, &[]));
+    let auth = effective.auths.get(host).map(|auth| field(2, &auth_message(auth).encode_to_vec()));
+    [tls, auth].into_iter().flatten().flatten().collect()
 }
 
-fn registries_yaml(effective: &Effective) -> Value {
+/// In 1.9 the endpoints are strings and one `override_path` (2) is for all of them: not among the product's protos.
+fn mirror_bytes(mirror: &Mirror, version: &Version) -> Vec<u8> {
+    #[derive(Clone, PartialEq, Message)]
+    struct Mirror1_9 {
+        #[prost(string, repeated, tag = "1")]
+        endpoints: Vec<String>,
+        #[prost(bool, tag = "2")]
+        override_path: bool,
+        #[prost(bool, tag = "3")]
+        skip_fallback: bool,
+    }
+    if !version.has_mirror_endpoints() {
+        let endpoints = mirror.endpoints.iter().map(|(url, _)| url.clone()).collect();
+        let override_path = mirror.endpoints.iter().any(|(_, override_path)| *override_path);
+        return Mirror1_9 { endpoints, override_path, skip_fallback: mirror.skip_fallback }.encode_to_vec();
+    }
+    let endpoints = mirror.endpoints.iter().map(|(url, override_path)| cri::RegistryEndpointConfig {
+        endpoint_endpoint: url.clone(),
+        endpoint_override_path: *override_path,
+    });
+    let proto =
+        cri::RegistryMirrorConfig { mirror_endpoints: endpoints.collect(), mirror_skip_fallback: mirror.skip_fallback };
+    proto.encode_to_vec()
+}
+
+fn registries_yaml(effective: &Effective, version: &Version) -> Value {
     let mut document = Map::new();
     if !effective.mirrors.is_empty() {
-        let mirrors = effective.mirrors.iter().map(|(host, mirror)| {
-            let endpoints: Vec<_> = mirror
-                .endpoints
-                .iter()
-                .map(|(url, override_path)| json!({"endpoint": url, "overridePath": override_path}))
-                .collect();
-            (host.clone(), json!({ "endpoints": endpoints }))
-        });
+        let mirrors = effective.mirrors.iter().map(|(host, mirror)| (host.clone(), mirror_yaml(mirror, version)));
         document.insert("mirrors".to_owned(), Value::Object(mirrors.collect()));
     }
-    if !effective.auths.is_empty() {
-        let auths = effective.auths.iter().map(|(host, auth)| {
-            let fields = [
-                ("username", &auth.username),
-                ("password", &auth.password),
-                ("auth", &auth.auth),
-                ("identityToken", &auth.identity_token),
-            ];
-            let set = fields.into_iter().filter(|(_, value)| !value.is_empty());
-            let set = set.map(|(key, value)| (key.to_owned(), Value::from(value.as_str())));
-            (host.clone(), Value::Object(set.collect()))
-        });
-        document.insert("auths".to_owned(), Value::Object(auths.collect()));
+    let auths = effective.auths.iter().map(|(host, auth)| {
+        let fields = [
+            ("username", &auth.username),
+            ("password", &auth.password),
+            ("auth", &auth.auth),
+            ("identityToken", &auth.identity_token),
+        ];
+        let set = fields.into_iter().filter(|(_, value)| !value.is_empty());
+        let set = set.map(|(key, value)| (key.to_owned(), Value::from(value.as_str())));
+        (host.clone(), Value::Object(set.collect()))
+    });
+    if version.has_registry_documents() {
+        if !effective.auths.is_empty() {
+            document.insert("auths".to_owned(), Value::Object(auths.collect()));
+        }
+    } else {
+        let config = auths.map(|(host, auth)| (host, json!({ "auth": auth })));
+        document.insert("config".to_owned(), Value::Object(config.collect()));
     }
     Value::Object(document)
+}
+
+fn mirror_yaml(mirror: &Mirror, version: &Version) -> Value {
+    if !version.has_mirror_endpoints() {
+        return json!({ "endpoints": mirror.endpoints.iter().map(|(url, _)| url).collect::<Vec<_>>() });
+    }
+    let endpoints = mirror.endpoints.iter();
+    let endpoints = endpoints.map(|(url, override_path)| json!({"endpoint": url, "overridePath": override_path}));
+    json!({ "endpoints": endpoints.collect::<Vec<_>>() })
 }
 
 pub(crate) fn etc_file(version: u64) -> Spec {
@@ -258,7 +288,30 @@ mod tests {
         };
         effective.auths.insert("10.5.0.1:5000".to_owned(), auth);
         let recorded = "CigKDHJlZy5sYWIudGVzdBIYChYKFGh0dHA6Ly8xMC41LjAuMTo1MDAwEicKDTEwLjUuMC4xOjUwMDASFgoGcHVsbGVyEgxvbGQtc2VjcmV0LTE=";
-        assert_eq!(registries(&effective).proto_spec, STANDARD.decode(recorded).unwrap());
-        assert!(registries(&effective).yaml_spec.contains("password: old-secret-1"));
+        let of = |version: &str| registries(&effective, &version.parse().unwrap());
+        for version in ["1.12.11", "1.13.9", "1.14.0-rc.1"] {
+            assert_eq!(of(version).proto_spec, STANDARD.decode(recorded).unwrap());
+        }
+        assert!(of("1.13.9").yaml_spec.contains("password: old-secret-1"));
+    }
+
+    /// Field numbers from the tables of v1.9.6, v1.10.9 and v1.11.6 (fixtures/talos-api).
+    #[test]
+    fn older_layouts_of_the_registries() {
+        let mut effective = Effective::default();
+        let mirror = Mirror { endpoints: vec![("http://m".to_owned(), true)], skip_fallback: true };
+        effective.mirrors.insert("a.io".to_owned(), mirror);
+        let auth = Auth { username: "u".to_owned(), password: "p".to_owned(), ..Auth::default() };
+        effective.auths.insert("b.io".to_owned(), auth);
+        effective.tls_hosts.extend(["b.io".to_owned(), "c.io".to_owned()]);
+        let of = |version: &str| registries(&effective, &version.parse().unwrap());
+        let config = b"\x12\x12\n\x04b.io\x12\n\n\0\x12\x06\n\x01u\x12\x01p\x12\n\n\x04c.io\x12\x02\n\0";
+        let strings = b"\n\x16\n\x04a.io\x12\x0e\n\x08http://m\x10\x01\x18\x01";
+        assert_eq!(of("1.9.6").proto_spec, [&strings[..], config].concat());
+        let messages = b"\n\x18\n\x04a.io\x12\x10\n\x0c\n\x08http://m\x10\x01\x18\x01";
+        for version in ["1.10.9", "1.11.6"] {
+            assert_eq!(of(version).proto_spec, [&messages[..], config].concat());
+        }
+        assert!(of("1.11.6").yaml_spec.contains("config:\n  b.io:\n    auth:\n"), "{}", of("1.11.6").yaml_spec);
     }
 }

@@ -72,7 +72,9 @@ impl Node {
                 ));
             } else {
                 state.disk = data.to_vec();
-                state.boot.store.write(now, &kind::MACHINE_CONFIG, "persistent", spec::machine_config(data));
+                if self.version.shows_persistent() {
+                    state.boot.store.write(now, &kind::MACHINE_CONFIG, "persistent", spec::machine_config(data));
+                }
             }
             if matches!(done, Mode::NoReboot | Mode::Try) {
                 state.boot.activate(now, data, effective);

@@ -47,9 +47,12 @@ impl Node {
         loop {
             changed.notified().await;
             self.sleep(RENDER).await;
-            let auths = self.step(|_, state, now| {
+            if self.state().boot.effective.stops_rendering {
+                continue;
+            }
+            let auths = self.step(|node, state, now| {
                 let Boot { store, effective, .. } = &mut state.boot;
-                store.render(now, &kind::REGISTRIES, "registries", spec::registries(effective));
+                store.render(now, &kind::REGISTRIES, "registries", spec::registries(effective, &node.version));
                 effective.auths.clone()
             });
             // Mirrors are not in cri.toml, and an equal credential in another form is no change (point 29).

@@ -224,9 +224,19 @@ impl Node {
 }
 
 impl State {
-    /// The credential that a pull through Talos uses: that of the live machine config, not of the CRI process
-    /// (talos-captures point 13).
-    pub(crate) fn pull_credential(&self, host: &str) -> Option<(String, String)> {
-        self.boot.effective.auths.get(host).and_then(Auth::basic)
+    /// Where an image of a host is pulled from through Talos, and with which credential: that of the live machine
+    /// config, not of the CRI process (talos-captures point 13).
+    pub(crate) fn pull_endpoints(&self, host: &str) -> Vec<(String, Option<(String, String)>)> {
+        let Effective { mirrors, auths, .. } = &self.boot.effective;
+        let mirror = mirrors.get(host).or_else(|| mirrors.get("*"));
+        let endpoints = mirror.into_iter().flat_map(|mirror| &mirror.endpoints).map(|(url, _)| {
+            let behind_scheme = url.split_once("://").map_or(url.as_str(), |(_, rest)| rest);
+            behind_scheme.split('/').next().unwrap_or_default()
+        });
+        let itself = (!mirror.is_some_and(|mirror| mirror.skip_fallback)).then_some(host);
+        endpoints
+            .chain(itself)
+            .map(|endpoint| (endpoint.to_owned(), auths.get(endpoint).and_then(Auth::basic)))
+            .collect()
     }
 }

@@ -14,9 +14,22 @@ const KEPT_EVENTS: usize = 64;
 /// The process of the CRI containerd, as Talos names it.
 pub(crate) const CRI_PROCESS: &str = r#"Process(["/bin/containerd" "--address" "/run/containerd/containerd.sock" "--config" "/etc/cri/containerd.toml"])"#;
 
+/// What it waits for (read.jsonl of 1.13.9).
+const CRI_WAITS: &str = "Waiting for volumes /var/lib, /var/lib/cni, /var/lib/containerd, /var/run, /var/run/lock to be \
+                         mounted, network";
+
+/// The same on 1.14, which starts it, takes that back and starts it once more in each boot (read.jsonl of 1.14).
+const CRI_WAITS_FOR_FILES: &str = "Waiting for volumes /var/lib, /var/lib/cni, CRI, /var/run, /var/run/lock to be \
+                                   mounted, network, /etc files [\"machine-id\" \"cri/conf.d/cri.toml\" \
+                                   \"cri/conf.d/base-spec.json\"] to be ready";
+
 /// All services of one boot.
 #[derive(Default)]
-pub(crate) struct Services(BTreeMap<&'static str, Service>);
+pub(crate) struct Services {
+    all: BTreeMap<&'static str, Service>,
+    /// Talos >= 1.14.
+    waits_for_files: bool,
+}
 
 #[derive(Default)]
 struct Service {
@@ -28,7 +41,7 @@ struct Service {
 
 impl Services {
     fn event(&mut self, at: Timestamp, id: &'static str, state: &'static str, text: &str) {
-        let service = self.0.entry(id).or_default();
+        let service = self.all.entry(id).or_default();
         service.state = state;
         if service.events.len() == KEPT_EVENTS {
             service.events.pop_front();
@@ -40,9 +53,20 @@ impl Services {
         });
     }
 
+    /// Talos >= 1.14: what its services say is worded otherwise, and the CRI's first start of a boot is taken back.
+    pub fn are_of_1_14(&mut self, at: Timestamp) {
+        self.waits_for_files = true;
+        self.event(at, "cri", "Starting", "Starting service");
+        self.event(at, "cri", "Waiting", CRI_WAITS_FOR_FILES);
+        self.event(at, "cri", "Finished", "Service finished successfully");
+    }
+
     /// The process runs from now on, with that pid; not healthy yet.
     pub fn started(&mut self, store: &mut Store, at: Timestamp, id: &'static str, pid: i32) {
         self.event(at, id, "Starting", "Starting service");
+        if id == "cri" {
+            self.event(at, id, "Waiting", if self.waits_for_files { CRI_WAITS_FOR_FILES } else { CRI_WAITS });
+        }
         self.event(at, id, "Preparing", "Running pre state");
         self.event(at, id, "Preparing", "Creating service runner");
         self.runs(store, at, id, pid);
@@ -57,7 +81,7 @@ impl Services {
             _ => format!("Started task {id} (PID {pid}) for container {id}"),
         };
         self.event(at, id, "Running", &text);
-        if let Some(service) = self.0.get_mut(id) {
+        if let Some(service) = self.all.get_mut(id) {
             service.pid = Some(pid);
             service.health = ServiceHealth {
                 unknown: true,
@@ -73,11 +97,20 @@ impl Services {
     /// Its health check passed.
     pub fn healthy(&mut self, store: &mut Store, at: Timestamp, id: &'static str) {
         self.event(at, id, "Running", "Health check successful");
-        if let Some(service) = self.0.get_mut(id) {
+        if let Some(service) = self.all.get_mut(id) {
             service.health =
                 ServiceHealth { healthy: true, last_change: Some(timestamp(at)), ..ServiceHealth::default() };
         }
         store.render(at, &kind::SERVICE, id, spec::service(true, true, false));
+    }
+
+    /// Its health check fails and passes again until nothing else is in the ring. Services follows each of them.
+    pub fn flaps(&mut self, store: &mut Store, at: Timestamp, id: &'static str) {
+        for _ in 0..KEPT_EVENTS / 2 {
+            self.event(at, id, "Running", "Health check failed: context deadline exceeded");
+            store.render(at, &kind::SERVICE, id, spec::service(true, false, false));
+            self.healthy(store, at, id);
+        }
     }
 
     /// Talos stops it: Services loses it before ServicePIDs does (rotate.jsonl of 1.14).
@@ -110,13 +143,13 @@ impl Services {
     }
 
     fn unknown(&mut self, id: &str) {
-        if let Some(service) = self.0.get_mut(id) {
+        if let Some(service) = self.all.get_mut(id) {
             service.health = ServiceHealth { unknown: true, ..ServiceHealth::default() };
         }
     }
 
     fn gone(&mut self, store: &mut Store, id: &str) {
-        if let Some(service) = self.0.get_mut(id) {
+        if let Some(service) = self.all.get_mut(id) {
             service.pid = None;
         }
         store.remove(&kind::SERVICE_PID, id);
@@ -124,12 +157,12 @@ impl Services {
 
     /// The pid of its process, while there is one.
     pub fn pid(&self, id: &str) -> Option<i32> {
-        self.0.get(id).and_then(|service| service.pid)
+        self.all.get(id).and_then(|service| service.pid)
     }
 
     /// Whether its last health check passed.
     pub fn is_healthy(&self, id: &str) -> bool {
-        self.0.get(id).is_some_and(|service| service.health.healthy)
+        self.all.get(id).is_some_and(|service| service.health.healthy)
     }
 
     /// What ServiceList answers.
@@ -140,7 +173,7 @@ impl Services {
             events: Some(ServiceEvents { events: service.events.iter().cloned().collect() }),
             health: Some(service.health.clone()),
         };
-        self.0.iter().map(info).collect()
+        self.all.iter().map(info).collect()
     }
 }
 
@@ -161,5 +194,10 @@ mod tests {
         assert_eq!((events.len(), list[0].state.as_str()), (KEPT_EVENTS, "Finished"));
         assert!(events.iter().any(|event| event.msg.ends_with("started with PID 39")));
         assert!(store.list(&kind::SERVICE_PID).is_empty() && services.pid("cri").is_none());
+        services.started(&mut store, Timestamp::UNIX_EPOCH, "cri", 41);
+        services.flaps(&mut store, Timestamp::UNIX_EPOCH, "cri");
+        let events = services.list()[0].events.clone().unwrap().events;
+        assert!(events.len() == KEPT_EVENTS && events.iter().all(|event| event.msg.starts_with("Health check ")));
+        assert_eq!((services.pid("cri"), services.is_healthy("cri")), (Some(41), true));
     }
 }

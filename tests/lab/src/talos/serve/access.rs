@@ -82,12 +82,14 @@ const fn method(service: &'static str, name: &'static str, needs: Role, write: b
 }
 
 /// SYS/services/machined.go:40-132, as far as the product goes.
-static METHODS: [Method; 14] = [
+static METHODS: [Method; 16] = [
     method(MACHINE, "Version", Role::Reader, false, true),
     method(MACHINE, "Read", Role::Admin, false, false),
     method(MACHINE, "ApplyConfiguration", Role::Admin, true, true),
     method(MACHINE, "Reboot", Role::Operator, true, true),
     method(MACHINE, "ServiceList", Role::Reader, false, true),
+    method(MACHINE, "ImageList", Role::Reader, false, false),
+    method(MACHINE, "ImagePull", Role::Operator, true, true),
     method(MACHINE, "EtcdMemberList", Role::Reader, false, true),
     method(MACHINE, "EtcdStatus", Role::Reader, false, true),
     method(MACHINE, "EtcdAlarmList", Role::Reader, false, true),
@@ -108,7 +110,7 @@ impl Method {
         let (service, name) = path.trim_start_matches('/').split_once('/').unwrap_or((path, ""));
         let mut of_service = METHODS
             .iter()
-            .filter(|method| method.service == service && (service != IMAGE || version.has_service_pids()))
+            .filter(|method| method.service == service && (service != IMAGE || version.has_image_service()))
             .peekable();
         if of_service.peek().is_none() {
             return Err(Status::unimplemented(format!("unknown service {service}")));
@@ -144,6 +146,10 @@ mod tests {
         let unknown = find("/machine.MachineService/NoSuchMethod").unwrap_err();
         assert_eq!(unknown.message(), "unknown method NoSuchMethod for service machine.MachineService");
         assert_eq!(find("/nope.Nope/Nope").unwrap_err().message(), "unknown service nope.Nope");
-        assert!(Method::find("/machine.ImageService/List", &"1.12.1".parse().unwrap()).is_err());
+        let older = Method::find("/machine.ImageService/List", &"1.12.11".parse().unwrap()).unwrap_err();
+        assert_eq!(older.message(), "unknown service machine.ImageService");
+        for version in ["1.9.6", "1.13.9", "1.14.0-rc.1"] {
+            Method::find("/machine.MachineService/ImagePull", &version.parse().unwrap()).unwrap();
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! machine.ImageService, of the CRI containerd.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt as _};
 use talos_proto::proto::common::{ContainerDriver, ContainerdInstance};
@@ -14,48 +13,18 @@ use talos_proto::proto::machine::{
 };
 use tonic::{Request, Response, Status};
 
-use crate::talos::node::Node;
-use crate::talos::node::images::{Namespace, Reference};
-use crate::talos::outside::PullAnswer;
+use super::pull::{self, Pulled};
 
-/// Real nodes try twelve logins in the first second and then for 20 minutes more (talos-captures point 13).
-const FIRST_RETRY: Duration = Duration::from_millis(80);
-const LAST_RETRY: Duration = Duration::from_secs(5);
+use crate::talos::node::Node;
+use crate::talos::node::images::Namespace;
 
 pub(super) struct Image(pub Arc<Node>);
 
 fn namespace(containerd: Option<ContainerdInstance>) -> Result<Namespace, Status> {
     let containerd = containerd.unwrap_or_default();
-    match (containerd.driver(), Namespace::from_proto(containerd.namespace())) {
-        (ContainerDriver::Cri, Some(namespace)) => Ok(namespace),
-        _ => Err(Status::invalid_argument("the lab has the containerd of the CRI only")),
-    }
-}
-
-fn reference(text: &str) -> Result<Reference, Status> {
-    Reference::parse(text)
-        .ok_or_else(|| Status::unknown(format!("failed to parse image reference {text:?}: invalid reference format")))
-}
-
-impl Image {
-    /// Asks the registry until it has an answer: a refusal and silence are never told (point 13).
-    async fn ask(&self, reference: &Reference) -> Result<String, Status> {
-        let mut pause = FIRST_RETRY;
-        loop {
-            let user = self.0.state().pull_credential(&reference.host);
-            let user = user.as_ref().map(|(user, password)| (user.as_str(), password.as_str()));
-            match self.0.fleet.registry.pull(&reference.host, &reference.repository, &reference.reference, user) {
-                PullAnswer::Ok(digest) => return Ok(digest),
-                PullAnswer::NotFound => {
-                    return Err(Status::not_found(format!(
-                        "error pulling image: 1 error(s) occurred:\n\tfailed to pull image \"{reference}\": failed to \
-                         resolve reference \"{reference}\": {reference}: not found"
-                    )));
-                }
-                PullAnswer::Denied | PullAnswer::Unreachable => self.0.sleep(pause).await,
-            }
-            pause = (pause * 2).min(LAST_RETRY);
-        }
+    match containerd.driver() {
+        ContainerDriver::Cri => pull::namespace(containerd.namespace()),
+        ContainerDriver::Containerd => Err(Status::invalid_argument("the lab has the containerd of the CRI only")),
     }
 }
 
@@ -84,21 +53,12 @@ impl ImageService for Image {
     async fn pull(&self, request: Request<ImageServicePullRequest>) -> Result<Response<Self::PullStream>, Status> {
         let request = request.into_inner();
         let namespace = namespace(request.containerd)?;
-        let reference = reference(&request.image_ref)?;
-        let present = self.0.state().images.digest(namespace, &reference.to_string()).map(str::to_owned);
+        let reference = pull::reference(&request.image_ref)?;
+        let Pulled { digest, was_present } = pull::pull(&self.0, namespace, &reference).await?;
         let mut steps = Vec::new();
-        let digest = match present {
-            // OK without a request to the registry (pull.jsonl).
-            Some(digest) => digest,
-            None => {
-                let digest = self.ask(&reference).await?;
-                steps.extend([progress(&digest, Layer::DownloadComplete), progress(&digest, Layer::ExtractComplete)]);
-                let mut state = self.0.state();
-                let now = self.0.now(&state);
-                state.images.add(namespace, &reference, &digest, now);
-                digest
-            }
-        };
+        if !was_present {
+            steps.extend([progress(&digest, Layer::DownloadComplete), progress(&digest, Layer::ExtractComplete)]);
+        }
         steps.push(Step::Name(reference.pinned(&digest)));
         let replies = steps.into_iter().map(|step| Ok(ImageServicePullResponse { response: Some(step) }));
         Ok(Response::new(stream::iter(replies.collect::<Vec<_>>()).boxed()))

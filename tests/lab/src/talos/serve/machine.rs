@@ -8,11 +8,14 @@ use talos_proto::proto::common::Data;
 use talos_proto::proto::machine::machine_service_server::MachineService;
 use talos_proto::proto::machine::{
     ApplyConfigurationRequest, ApplyConfigurationResponse, EtcdAlarm, EtcdAlarmListResponse, EtcdMemberListRequest,
-    EtcdMemberListResponse, EtcdMembers, EtcdStatus, EtcdStatusResponse, FeaturesInfo, PlatformInfo, ReadRequest,
-    Reboot, RebootRequest, RebootResponse, ServiceList, ServiceListResponse, Version, VersionInfo, VersionResponse,
+    EtcdMemberListResponse, EtcdMembers, EtcdStatus, EtcdStatusResponse, FeaturesInfo, ImageListRequest,
+    ImageListResponse, ImagePull, ImagePullRequest, ImagePullResponse, PlatformInfo, ReadRequest, Reboot,
+    RebootRequest, RebootResponse, ServiceList, ServiceListResponse, Version, VersionInfo, VersionResponse,
     apply_configuration_request, reboot_request,
 };
 use tonic::{Request, Response, Status};
+
+use super::pull;
 
 use crate::talos::Role;
 use crate::talos::etcd::Etcd;
@@ -92,7 +95,9 @@ impl MachineService for Machine {
     }
 
     async fn reboot(&self, request: Request<RebootRequest>) -> Result<Response<RebootResponse>, Status> {
-        self.0.ask_for_reboot(request.into_inner().mode() != reboot_request::Mode::Force);
+        // Older servers do not know FORCE and take it for DEFAULT (talos.md 1.3).
+        let forced = request.into_inner().mode() == reboot_request::Mode::Force && self.0.version().has_forced_reboot();
+        self.0.ask_for_reboot(!forced);
         let message = Reboot { actor_id: uuid::Uuid::new_v4().to_string(), ..Reboot::default() };
         Ok(Response::new(RebootResponse { messages: vec![message] }))
     }
@@ -101,6 +106,29 @@ impl MachineService for Machine {
         let services = self.0.state().boot.services.list();
         let message = ServiceList { services, ..ServiceList::default() };
         Ok(Response::new(ServiceListResponse { messages: vec![message] }))
+    }
+
+    type ImageListStream = BoxStream<'static, Result<ImageListResponse, Status>>;
+
+    /// Deprecated since 1.13 and answered there too (pull-system.jsonl), always of the CRI containerd (talos.md 3.7).
+    async fn image_list(&self, request: Request<ImageListRequest>) -> Result<Response<Self::ImageListStream>, Status> {
+        let namespace = pull::namespace(request.into_inner().namespace())?;
+        let images = self.0.state().images.list(namespace).into_iter().map(|image| ImageListResponse {
+            metadata: None,
+            name: image.name,
+            digest: image.digest,
+            size: image.size,
+            created_at: image.created_at,
+        });
+        Ok(Response::new(stream::iter(images.map(Ok).collect::<Vec<_>>()).boxed()))
+    }
+
+    /// The answer names nothing (pull.jsonl).
+    async fn image_pull(&self, request: Request<ImagePullRequest>) -> Result<Response<ImagePullResponse>, Status> {
+        let request = request.into_inner();
+        let namespace = pull::namespace(request.namespace())?;
+        pull::pull(&self.0, namespace, &pull::reference(&request.reference)?).await?;
+        Ok(Response::new(ImagePullResponse { messages: vec![ImagePull::default()] }))
     }
 
     async fn etcd_member_list(

@@ -55,7 +55,9 @@ pub(super) fn resolve(node: &Arc<Node>, name: &str) -> Result<Arc<Node>, Status>
         return Err(Status::internal(format!("invalid target {name:?}")));
     }
     match address {
-        Ok(IpAddr::V4(address)) => node.fleet.at(address).ok_or_else(|| unreachable(address, "no route to host")),
+        Ok(IpAddr::V4(address)) => {
+            node.fleet.at(address).ok_or_else(|| unreachable(address, "connect: no route to host"))
+        }
         Ok(IpAddr::V6(address)) => Err(Status::unavailable(format!(
             "connection error: desc = \"transport: Error while dialing: dial tcp [{address}]:{APID_PORT}: connect: \
              network is unreachable\""
@@ -69,6 +71,6 @@ pub(super) fn resolve(node: &Arc<Node>, name: &str) -> Result<Arc<Node>, Status>
 /// The proxy's word for a target that it cannot dial.
 pub(super) fn unreachable(address: Ipv4Addr, why: &str) -> Status {
     Status::unavailable(format!(
-        "connection error: desc = \"transport: Error while dialing: dial tcp {address}:{APID_PORT}: connect: {why}\""
+        "connection error: desc = \"transport: Error while dialing: dial tcp {address}:{APID_PORT}: {why}\""
     ))
 }

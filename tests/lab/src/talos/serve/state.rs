@@ -25,7 +25,7 @@ impl State {
             return Err(Status::permission_denied(format!("resource type {name:?} is not supported")));
         };
         let is_admin = extensions.get::<Caller>().is_some_and(Caller::is_admin);
-        if kind.sensitive && !is_admin {
+        if kind.is_sensitive(self.0.version()) && !is_admin {
             return Err(Status::permission_denied(NOT_AUTHORIZED));
         }
         if !Kind::is_namespace(namespace) {

@@ -5,6 +5,8 @@ mod applying;
 mod asking;
 mod pulling;
 mod rebooting;
+mod versions;
+mod w07;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -27,7 +29,7 @@ use super::config::{Form, Generated, machine_config_for};
 use super::cosi::Kind;
 use super::outside::{Kubernetes, NodeSeen, PullAnswer, Registry};
 use super::version::Version;
-use super::{NodeSpec, Role, Talos, TalosOptions};
+use super::{Beginning, NodeSpec, Role, Talos, TalosOptions};
 use crate::faults::Faults;
 use crate::net::Network;
 use crate::pki::Ca;
@@ -38,10 +40,13 @@ const OLD: &str = "old-secret-1";
 const NEW: &str = "new-secret-2";
 const REBOOT: Duration = Duration::from_millis(600);
 
+/// A Node, if there is one, and what tells of its changes.
+type Registered = (Option<NodeSeen>, watch::Sender<u64>);
+
 /// A cluster's side of Kubernetes in memory; Talos owns every annotation that it sets.
 #[derive(Default)]
 struct Cluster {
-    nodes: Mutex<BTreeMap<String, (NodeSeen, watch::Sender<u64>)>>,
+    nodes: Mutex<BTreeMap<String, Registered>>,
     events: Mutex<Vec<String>>,
 }
 
@@ -50,7 +55,7 @@ impl Cluster {
         let mut nodes = self.nodes.lock().unwrap();
         let (seen, moved) = nodes.entry(node.to_owned()).or_default();
         let before = seen.clone();
-        change(seen);
+        change(seen.get_or_insert_default());
         if *seen != before {
             moved.send_modify(|count| *count += 1);
         }
@@ -85,7 +90,7 @@ impl Kubernetes for Cluster {
     }
 
     fn node(&self, node: &str) -> Option<NodeSeen> {
-        self.nodes.lock().unwrap().get(node).map(|(seen, _)| seen.clone())
+        self.nodes.lock().unwrap().get(node).and_then(|(seen, _)| seen.clone())
     }
 
     fn watch_node(&self, node: &str) -> watch::Receiver<u64> {
@@ -93,14 +98,18 @@ impl Kubernetes for Cluster {
     }
 
     fn annotate_from_talos(&self, node: &str, set: BTreeMap<String, String>) {
-        self.change(node, |seen| seen.annotations.extend(set));
+        if self.node(node).is_some() {
+            self.change(node, |seen| seen.annotations.extend(set));
+        }
     }
 }
 
-/// A registry with one image that one password opens.
+/// A registry with one image in several tags that one password opens.
 struct OneImage {
     password: Mutex<&'static str>,
     pulls: Mutex<Vec<String>>,
+    /// By tag, where it is not [`DIGEST`].
+    digests: Mutex<BTreeMap<String, String>>,
 }
 
 impl OneImage {
@@ -116,8 +125,9 @@ impl Registry for OneImage {
         self.pulls().push(format!("{host}/{repository}:{reference} {}", user.map_or("", |(user, _)| user)));
         if user.is_none_or(|(_, password)| password != *self.password.lock().unwrap()) {
             PullAnswer::Denied
-        } else if repository == "lab/app" {
-            PullAnswer::Ok(DIGEST.to_owned())
+        } else if repository == "lab/app" && reference != "nope" {
+            let digest = self.digests.lock().unwrap().get(reference).cloned();
+            PullAnswer::Ok(digest.unwrap_or_else(|| DIGEST.to_owned()))
         } else {
             PullAnswer::NotFound
         }
@@ -139,26 +149,34 @@ struct Bed {
 impl Bed {
     /// `cp-1`.. and `w-1`.., of that version.
     async fn start(control_planes: usize, workers: usize, version: &str) -> Self {
+        let node = |name: String, role| (config(role, version, &name, OLD).into_bytes(), name, role);
+        let control_planes = (0..control_planes).map(|index| node(format!("cp-{}", index + 1), Role::ControlPlane));
+        let workers = (0..workers).map(|index| node(format!("w-{}", index + 1), Role::Worker));
+        Self::of(control_planes.chain(workers).collect(), version, Beginning::default()).await
+    }
+
+    /// Machine config, name and role of each node.
+    async fn of(nodes: Vec<(Vec<u8>, String, Role)>, version: &str, beginning: Beginning) -> Self {
         let network = Network::take().unwrap();
         let ca = Arc::new(Ca::talos());
-        let node = |name: String, address, role| NodeSpec {
-            config: config(role, version, &name, OLD).into_bytes(),
-            name,
-            address,
-            role,
-            version: version.to_owned(),
-        };
-        let control_planes = (0..control_planes)
-            .map(|index| node(format!("cp-{}", index + 1), network.control_plane(index), Role::ControlPlane));
-        let workers = (0..workers).map(|index| node(format!("w-{}", index + 1), network.worker(index), Role::Worker));
+        let (mut control_planes, mut workers) = (0.., 0..);
+        let specs = nodes.into_iter().map(|(config, name, role)| {
+            let address = match role {
+                Role::ControlPlane => network.control_plane(control_planes.next().unwrap()),
+                Role::Worker => network.worker(workers.next().unwrap()),
+            };
+            NodeSpec { config, name, address, role, version: version.to_owned() }
+        });
         let options = TalosOptions {
             reboot_time: REBOOT,
             cri_health: Duration::from_millis(100),
-            ..TalosOptions::new(Arc::clone(&ca), control_planes.chain(workers).collect())
+            beginning,
+            ..TalosOptions::new(Arc::clone(&ca), specs.collect())
         };
         let faults = Arc::clone(&options.faults);
         let cluster = Arc::new(Cluster::default());
-        let registry = Arc::new(OneImage { password: Mutex::new(OLD), pulls: Mutex::default() });
+        let registry =
+            Arc::new(OneImage { password: Mutex::new(OLD), pulls: Mutex::default(), digests: Mutex::default() });
         let log = Arc::new(Log::default());
         let talos = Talos::start(options, Arc::clone(&cluster) as _, Arc::clone(&registry) as _, Arc::clone(&log));
         let talos = talos.await.unwrap();

@@ -1,0 +1,35 @@
+# Needs cargo and make; everything else comes with cargo. `make` lists the targets.
+
+CARGO ?= cargo
+CARGO_DENY ?= cargo-deny
+# Where cargo puts what it builds; honoured so that a shared target directory works here too.
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+# The lock file is part of what is tested: a build never changes it.
+LOCKED := --locked
+
+.DEFAULT_GOAL := help
+.PHONY: help build lint fmt test demo deny
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build talos-ghcr and talos-ghcr-lab
+	$(CARGO) build $(LOCKED) --workspace --bins
+
+lint: ## Check format, clippy and rustdoc; a warning is an error
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy $(LOCKED) --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps --document-private-items
+
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+test: ## Run all tests
+	$(CARGO) test $(LOCKED) --workspace
+
+demo: ## Roll a credential through a simulated cluster and show each step
+	@$(CARGO) build $(LOCKED) --workspace --bins
+	@$(TARGET_DIR)/debug/talos-ghcr-lab demo --product $(TARGET_DIR)/debug/talos-ghcr
+
+deny: ## Check dependencies: bans, licences, sources (needs cargo-deny)
+	$(CARGO_DENY) --locked check bans licenses sources
