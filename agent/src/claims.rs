@@ -110,6 +110,9 @@ pub enum Blocked {
     /// The desired credential was on the node before the one that is there now: an old job was run again.
     #[error("the given credential is older than the one that is there; --allow-older goes back to it")]
     Older,
+    /// Another tool undoes what this run writes.
+    #[error("another tool undoes {0} that this run writes: is it managed elsewhere too (Terraform, Omni, talm)?")]
+    Undone(&'static str),
     /// A node that restarts CRI by itself has not.
     #[error("CRI was not restarted by Talos in time; --escalate-reboot reboots the node instead")]
     NotAdopted,

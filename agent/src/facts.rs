@@ -8,6 +8,7 @@ use talos_proto::error::{CallError, Why, chain};
 use talos_proto::node::Node;
 use talos_proto::proto::machine::{ServiceEvent, ServiceInfo};
 use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage;
+use talos_proto::proto::talos::resource::definitions::files::EtcFileStatusSpec;
 use talos_proto::proto::talos::resource::definitions::network::NodeAddressSpec;
 use talos_proto::registries::RawRegistries;
 use talos_proto::resources::{
@@ -248,14 +249,7 @@ impl Facts {
         let version = version?;
         let boot = match boot {
             Some(boot) => boot,
-            None if version.at_least(1, 14) => {
-                Look::from(node.get::<BootIds>("boot-id").await).map(|boot| boot.spec.boot_id)
-            }
-            // All that a reader can tell a boot by: the state of a Talos is in memory, so this resource is as old as the boot.
-            None => match &changed {
-                Ok(Some(file)) => Look::Seen(format!("{CREATED}{}", file.created)),
-                _ => Look::NotPermitted,
-            },
+            None => reader_boot(node, &version, &changed).await,
         };
         let (cri, cri_started_before) = if version.at_least(1, 13) {
             (Look::from(cri).map(|cri| CriProcess { pid: cri.spec.pid, started: cri.created }), None)
@@ -323,6 +317,24 @@ impl Facts {
         self.registries
             .seen()
             .is_some_and(|registries| registries.mirrored.iter().any(|name| name == "*" || name == host.as_str()))
+    }
+}
+
+/// What a reader can tell a boot by: the BootIDs of Talos >= 1.14, which are not there in a first boot; else the age of
+/// a resource, for the state of a Talos is in memory and so as old as the boot.
+async fn reader_boot(
+    node: &Node,
+    version: &TalosVersion,
+    changed: &Result<Option<Typed<EtcFileStatusSpec>>, CallError>,
+) -> Look<String> {
+    if version.at_least(1, 14)
+        && let Ok(Some(boot)) = node.get::<BootIds>("boot-id").await
+    {
+        return Look::Seen(boot.spec.boot_id);
+    }
+    match changed {
+        Ok(Some(file)) => Look::Seen(format!("{CREATED}{}", file.created)),
+        _ => Look::NotPermitted,
     }
 }
 

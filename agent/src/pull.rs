@@ -59,7 +59,7 @@ pub async fn check(
         Err(error) => match error.why {
             Why::NoPermit(no) => return Err(no),
             Why::Deadline { after } => Pull::Failed(format!(
-                "no answer to a pull of {image} within {after:?}: the credential is refused, or {host} cannot be reached from the node"
+                "no answer to a pull of {image} within {after:.0?}: the credential is refused, or {host} cannot be reached from the node"
             )),
             Why::NotFound => Pull::Failed(format!("{host} says that {image} does not exist")),
             // Its words can hold the credential (Talos PrepareAuth puts it into its error text).
@@ -67,15 +67,19 @@ pub async fn check(
         },
     };
     if modern {
-        tidy(node, permits, &before).await?;
+        tidy(node, permits, &before, image, &pull).await?;
     }
     Ok(pull)
 }
 
 /// Removes what a pull added. A name that stays is not worth a failure: it costs the node nothing but the name.
-async fn tidy(node: &Node, permits: &dyn Permits, before: &[String]) -> Result<(), NoPermit> {
+async fn tidy(node: &Node, permits: &dyn Permits, before: &[String], image: &str, pull: &Pull) -> Result<(), NoPermit> {
+    let pinned = if let Pull::Proved(name) = pull { name.as_str() } else { "" };
+    let digest = pinned.split_once('@').map_or("", |(_, digest)| digest);
+    // Talos itself keeps images in this namespace: only what this pull can have added is removed.
+    let ours = |name: &str| name == image || (!pinned.is_empty() && (name == pinned || name == digest));
     let Ok(after) = node.system_images().await else { return Ok(()) };
-    for name in after.iter().filter(|name| !before.contains(name)) {
+    for name in after.iter().filter(|name| !before.contains(name) && ours(name.as_str())) {
         let limit = permits.limit(REMOVE);
         let permit = permits.permit(limit)?;
         if let Err(error) = node.remove_system_image(permit, name, limit).await {

@@ -27,6 +27,9 @@ pub enum FenceSeen {
     },
 }
 
+/// A credential that another tool puts back is written that often, and then it is left to a human.
+const STAGED_AT_MOST: u32 = 3;
+
 /// What this run knows beyond what the cluster shows; losing it only makes the next run look again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
@@ -34,8 +37,12 @@ pub struct Memory {
     pub pull: Pull,
     /// Nothing that must go is left on the node, by this run's drain.
     pub drained: bool,
-    /// It has rebooted in this run: `--reboot-again` is used up.
+    /// It has rebooted in this run: `--reboot-again` is used up, and no second reboot follows by itself.
     pub rebooted: bool,
+    /// How often this run has written the credential to it.
+    pub staged: u32,
+    /// This run has written its proof.
+    pub proof_written: bool,
     /// CRI did not restart by itself in time.
     pub not_adopted: bool,
     /// Back from its reboot: machine, CRI, Node and, on a control plane, API server and etcd; or, on a node that adopts
@@ -43,7 +50,8 @@ pub struct Memory {
     pub ready: bool,
     /// The boot stayed the same and the stage RUNNING for the settle time: a reboot that was asked for will not come.
     pub settled: bool,
-    /// It did not come back from its reboot: its fence and cordon are kept, for a human must look.
+    /// It did not come back from its reboot, or its fence could not be changed: fence and cordon are kept, for a human
+    /// must look.
     pub stuck: bool,
     /// A step failed for good; not tried again in this run.
     pub failed: Option<Blocked>,
@@ -55,6 +63,8 @@ impl Default for Memory {
             pull: Pull::NotTried,
             drained: false,
             rebooted: false,
+            staged: 0,
+            proof_written: false,
             not_adopted: false,
             ready: false,
             settled: false,
@@ -193,6 +203,7 @@ pub fn next_step(
         Verdict::Unknown(_) if is_adopting(judgement, memory) => live(memory, policy),
         Verdict::Unknown(reason) => Step::LookAgain(reason.clone()),
         Verdict::Drifted if judgement.own_try => Step::AwaitRollback,
+        Verdict::Drifted if memory.staged >= STAGED_AT_MOST => Step::Blocked(Blocked::Undone("the credential")),
         Verdict::Drifted => stage(judgement, policy),
         Verdict::Blocked(Blocked::Times) if policy.reboot_again && !memory.rebooted => {
             pulled(memory).unwrap_or(Step::Claim)
@@ -202,6 +213,7 @@ pub fn next_step(
         // A new process is not yet a healthy one.
         Verdict::Unproved if is_adopting(judgement, memory) && !memory.not_adopted => Step::AwaitAdopted,
         Verdict::Unproved if !policy.write_missing_proof => Step::Nothing,
+        Verdict::Unproved if memory.proof_written => Step::Blocked(Blocked::Undone("the record")),
         Verdict::Unproved => pulled(memory).unwrap_or(Step::WriteProof),
     }
 }
@@ -223,6 +235,10 @@ fn stale(judgement: &Judgement, memory: &Memory, policy: StepPolicy) -> Step {
     }
     if judgement.adoption == Adoption::Live {
         return live(memory, policy);
+    }
+    // Configured, rebooted for it, and stale once more: somebody changed it back and forth. Never a second reboot.
+    if memory.rebooted {
+        return Step::Blocked(Blocked::Undone("the credential"));
     }
     // Nothing is disrupted for a credential that was not seen to work, in this run and on this node.
     pulled(memory).unwrap_or(Step::Claim)
@@ -285,6 +301,7 @@ fn fenced(
 ) -> Option<Step> {
     match fence {
         FenceSeen::None => None,
+        _ if memory.stuck => memory.failed.clone().map(Step::Blocked),
         FenceSeen::Claimed { in_turn: false } => Some(Step::Release),
         FenceSeen::Claimed { in_turn: true } => {
             Some(match &judgement.verdict {
@@ -302,7 +319,6 @@ fn fenced(
                 _ => Step::Release,
             })
         }
-        FenceSeen::Rebooting { .. } if memory.stuck => memory.failed.clone().map(Step::Blocked),
         FenceSeen::Rebooting { boot: before, settled } => Some(match (before.as_deref(), boot) {
             (Some(before), Some(now)) if before != now => after_boot(judgement, memory, policy),
             // The boot did not happen and will not: the node takes its ordinary turn.

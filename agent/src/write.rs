@@ -163,7 +163,8 @@ impl<'a> Session<'a> {
         let same = fresh.active_version == self.configs.active_version
             && fresh.persistent_version == self.configs.persistent_version
             && fresh.active == self.configs.active
-            && fresh.persistent == self.configs.persistent;
+            && fresh.persistent == self.configs.persistent
+            && (self.shows_persistent || fresh.on_disk == self.configs.on_disk);
         self.configs = fresh;
         Ok(same)
     }
@@ -192,6 +193,7 @@ impl<'a> Session<'a> {
         };
         let persists = mode == Apply::NoReboot && self.shows_persistent;
         let mut foreign = None;
+        let mut watched_anew = false;
         let clock = self.node.talos().clock().clone();
         let deadline = clock.now() + SETTLE;
         loop {
@@ -207,6 +209,10 @@ impl<'a> Session<'a> {
                 }
                 if mode == Apply::NoReboot && !self.shows_persistent {
                     self.await_disk(bytes, deadline).await?;
+                }
+                // While nothing was watched somebody may have applied before us, unseen.
+                if watched_anew && foreign.is_none() && self.configs.active_version > before.0 + 1 {
+                    return Err(WriteError::NotSeen(reply));
                 }
                 return Ok(foreign);
             }
@@ -233,7 +239,11 @@ impl<'a> Session<'a> {
                     // Not seen in time. A foreign version that replaced ours at once is a reason to try again.
                     return foreign.map_or_else(|| Err(WriteError::NotSeen(reply)), |bytes| Ok(Some(bytes)));
                 }
-                Err(error) => return Err(WriteError::NotSeen(Some(reply.unwrap_or(error)))),
+                // The connection that lost the reply carried the watch as well: a new one says what is there by now.
+                Err(error) => match self.node.watch::<MachineConfigs>(None).await {
+                    Ok(watch) if !watched_anew => (self.watch, watched_anew) = (watch, true),
+                    _ => return Err(WriteError::NotSeen(Some(reply.unwrap_or(error)))),
+                },
             }
         }
     }
@@ -275,10 +285,15 @@ impl<'a> Session<'a> {
 ///
 /// # Errors
 /// [`WriteError::NotEffective`] when it does not in time, [`WriteError::Read`] when it cannot be watched.
-pub async fn await_effective(node: &Node, version: &TalosVersion, desired: &Desired) -> Result<(), WriteError> {
+pub async fn await_effective(
+    node: &Node,
+    version: &TalosVersion,
+    desired: &Desired,
+    limit: Duration,
+) -> Result<(), WriteError> {
     let mut watch = node.watch::<RegistryConfigs>(Some("registries")).await.map_err(WriteError::Read)?;
     let clock = node.talos().clock().clone();
-    let deadline = clock.now() + EFFECTIVE;
+    let deadline = clock.now() + limit.min(EFFECTIVE);
     loop {
         match watch.next(deadline.since(clock.now())).await.map_err(WriteError::Read)? {
             Some(Seen::Present(registries)) => {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::sync::Semaphore;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint as Target};
 
@@ -20,6 +21,9 @@ use crate::node::Node;
 
 /// How long a TCP and TLS handshake may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes that nobody acknowledges for that long end the connection (TCP_USER_TIMEOUT).
+#[cfg(target_os = "linux")]
+const USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// An endpoint that could not be reached is tried last for that long.
 const BENCH: Duration = Duration::from_secs(10);
 /// Calls in flight at once: apid serves them all, but a small control plane should not feel an inventory.
@@ -227,7 +231,17 @@ fn open(tls: &ClientTlsConfig, endpoint: &Endpoint, direct: bool) -> Result<Rout
     let target = Target::from_shared(format!("https://{endpoint}"))
         .and_then(|target| target.tls_config(tls.clone()))
         .map_err(wrong)?;
-    Ok(Route { endpoint: endpoint.clone(), channel: tuned(target).connect_lazy(), direct })
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
+    connector.set_keepalive(Some(Duration::from_secs(15)));
+    // Keepalive does not notice a peer that stopped acknowledging what was sent; without this the kernel would send a
+    // request again for a quarter of an hour, and it could land long after a takeover.
+    #[cfg(target_os = "linux")]
+    connector.set_tcp_user_timeout(Some(USER_TIMEOUT));
+    let channel = tuned(target).connect_with_connector_lazy(connector);
+    Ok(Route { endpoint: endpoint.clone(), channel, direct })
 }
 
 /// What every connection is set to, whatever it runs over; no HTTP/2 keepalive among it.

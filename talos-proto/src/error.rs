@@ -52,7 +52,7 @@ pub enum Why {
         message: String,
     },
     /// No answer in time.
-    #[error("no answer within {after:?}")]
+    #[error("no answer within {after:.0?}")]
     Deadline {
         /// The call's own limit.
         after: Duration,
@@ -117,7 +117,7 @@ impl Why {
             Code::Cancelled if status.message().contains("Timeout") => Why::Deadline { after },
             // tonic's words on this side for a reply over the limit, which the node itself did send.
             Code::OutOfRange if status.message().contains("message length too large") => {
-                Why::Reply { problem: status.message().to_owned() }
+                Why::Reply { problem: message().unwrap_or_else(|| "message length too large".to_owned()) }
             }
             _ if ours => Why::Broken(status),
             Code::Unavailable => Why::TargetUnreachable { message: message().unwrap_or_default() },

@@ -43,9 +43,8 @@ impl Node {
     /// Any [`CallError`]; [`crate::error::Why::Deadline`] for a refused credential and an unreachable registry alike.
     pub async fn pull_system_image(&self, permit: Permit, image: &str, limit: Duration) -> Result<String, CallError> {
         let kind = Kind { name: "ImageService.Pull", timeout: limit, write: true, secret: true };
-        permit.spend(limit).map_err(|no| self.error(kind.name, no.into()))?;
         let pulled = self
-            .call(kind, |service, limit| async move {
+            .change(kind, permit, |service, limit| async move {
                 let request = ImageServicePullRequest { containerd: system(), image_ref: image.to_owned() };
                 let mut stream = client(service).pull(timed(request, limit)).await?.into_inner();
                 let mut pulled = None;
@@ -66,9 +65,8 @@ impl Node {
     /// Any [`CallError`]; needs os:admin.
     pub async fn remove_system_image(&self, permit: Permit, name: &str, limit: Duration) -> Result<(), CallError> {
         let kind = Kind { write: true, timeout: limit, ..Kind::read("ImageService.Remove") };
-        permit.spend(kind.timeout).map_err(|no| self.error(kind.name, no.into()))?;
         let answer = self
-            .call(kind, |service, limit| async move {
+            .change(kind, permit, |service, limit| async move {
                 let request = ImageServiceRemoveRequest { containerd: system(), image_ref: name.to_owned() };
                 client(service).remove(timed(request, limit)).await
             })
@@ -110,8 +108,7 @@ impl Node {
         limit: Duration,
     ) -> Result<(), CallError> {
         let kind = Kind { name: "ImagePull", timeout: limit, write: true, secret: true };
-        permit.spend(limit).map_err(|no| self.error(kind.name, no.into()))?;
-        self.call(kind, |service, limit| async move {
+        self.change(kind, permit, |service, limit| async move {
             let request =
                 ImagePullRequest { namespace: ContainerdNamespace::NsSystem.into(), reference: image.to_owned() };
             crate::node::client(service).image_pull(timed(request, limit)).await

@@ -22,3 +22,4 @@ mod tests;
 pub use channel::Talos;
 pub use error::{CallError, Why, chain};
 pub use node::{Apply, Node};
+pub use tonic::Code;

@@ -3,6 +3,7 @@
 //! `node` metadata always carries one address without a port: with `nodes` a refusal hides inside an OK reply and COSI
 //! refuses it altogether (talos-captures, point 8).
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -101,10 +102,28 @@ impl Node {
     where
         F: Future<Output = Result<T, Status>>,
     {
-        Box::pin(self.over_routes(kind, send)).await
+        Box::pin(self.over_routes(kind, None, send)).await
     }
 
-    async fn over_routes<T, F>(&self, kind: Kind<'_>, send: impl Fn(Service, Duration) -> F) -> Result<T, CallError>
+    /// As [`Node::call`], for a call that changes something: the permit is looked at last, before each attempt.
+    pub(crate) async fn change<T, F>(
+        &self,
+        kind: Kind<'_>,
+        permit: Permit,
+        send: impl Fn(Service, Duration) -> F,
+    ) -> Result<T, CallError>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        Box::pin(self.over_routes(kind, Some(permit), send)).await
+    }
+
+    async fn over_routes<T, F>(
+        &self,
+        kind: Kind<'_>,
+        permit: Option<Permit>,
+        send: impl Fn(Service, Duration) -> F,
+    ) -> Result<T, CallError>
     where
         F: Future<Output = Result<T, Status>>,
     {
@@ -127,10 +146,14 @@ impl Node {
         let mut last = None;
         let mut unreachable = 0;
         let begun = self.talos.clock().now();
-        for route in routes {
+        let mut routes = VecDeque::from(routes);
+        while let Some(route) = routes.pop_front() {
             // A permit covers one timeout: the attempts of a write share it, so that the last cannot land after it.
             let spent = if kind.write { self.talos.clock().now().since(begun) } else { Duration::ZERO };
             let attempt = Kind { timeout: kind.timeout.saturating_sub(spent), ..kind };
+            if let Some(Err(no)) = permit.as_ref().map(|permit| permit.covers(attempt.timeout)) {
+                return Err(error(&route.endpoint, no.into()));
+            }
             let answer = self.send(&route, attempt, &send).await;
             let why = match answer {
                 Ok(reply) => return Ok(reply),
@@ -141,13 +164,18 @@ impl Node {
             let retry = if why.is_endpoint() {
                 self.talos.bench(&route.endpoint);
                 true
-            } else if !kind.write && matches!(why, Why::TargetUnreachable { .. } | Why::Broken(_)) {
+            } else if !kind.write && worth_another(&why, kind.timeout) {
                 unreachable += 1;
                 unreachable < 2
             } else {
                 false
             };
+            let broke = matches!(why, Why::Broken(_));
             last = Some(error(&route.endpoint, why));
+            // Another call's end may have closed the connection under this one: the only way is worth a new one.
+            if broke && retry && routes.is_empty() {
+                routes.push_back(route);
+            }
             if !retry || (kind.write && self.talos.clock().now().since(begun) >= kind.timeout) {
                 break;
             }
@@ -215,10 +243,9 @@ impl Node {
         timeout: Duration,
     ) -> Result<(), CallError> {
         let kind = Kind { name: "ApplyConfiguration", timeout, write: true, secret: true };
-        permit.spend(kind.timeout).map_err(|no| self.error(kind.name, no.into()))?;
         let wanted = mode.wire();
         let reply = self
-            .call(kind, |service, limit| {
+            .change(kind, permit, |service, limit| {
                 let request = machine::ApplyConfigurationRequest {
                     data: data.to_vec(),
                     mode: wanted.into(),
@@ -252,10 +279,9 @@ impl Node {
     /// Any [`CallError`]; after [`Why::Broken`] or [`Why::Deadline`] it may have been accepted.
     pub async fn reboot(&self, permit: Permit, timeout: Duration) -> Result<(), CallError> {
         let kind = Kind { name: "Reboot", timeout, write: true, secret: false };
-        permit.spend(timeout).map_err(|no| self.error(kind.name, no.into()))?;
         let request = machine::RebootRequest { mode: reboot_request::Mode::Default.into() };
         let reply = self
-            .call(kind, |service, limit| async move { client(service).reboot(timed(request, limit)).await })
+            .change(kind, permit, |service, limit| async move { client(service).reboot(timed(request, limit)).await })
             .await?;
         let refused = reply.into_inner().messages.into_iter().find_map(|message| message.metadata);
         match refused.map(|metadata| metadata.error).filter(|error| !error.is_empty()) {
@@ -323,6 +349,16 @@ impl Node {
 
     pub(crate) fn error(&self, call: &str, why: Why) -> CallError {
         CallError { call: call.to_owned(), node: self.address, endpoint: "the endpoint".into(), why }
+    }
+}
+
+/// Whether a read that failed so may well be answered through another endpoint. An etcd call has no answer at all where
+/// etcd does not run, and asking twice would only take twice as long.
+fn worth_another(why: &Why, timeout: Duration) -> bool {
+    match why {
+        Why::TargetUnreachable { .. } | Why::Broken(_) => true,
+        Why::Deadline { .. } => timeout == READ_TIMEOUT,
+        _ => false,
     }
 }
 

@@ -56,6 +56,12 @@ impl Permit {
     /// # Errors
     /// [`NoPermit::TooLate`] when the call could land after the deadline.
     pub fn spend(self, timeout: Duration) -> Result<(), NoPermit> {
+        self.covers(timeout)
+    }
+
+    /// Looked at before each attempt of the one call that the permit is for, when its bytes are about to be handed over:
+    /// the call may have waited for its turn since the permit was given.
+    pub(crate) fn covers(&self, timeout: Duration) -> Result<(), NoPermit> {
         let left = self.deadline.since(self.clock.now());
         if left < timeout { Err(NoPermit::TooLate { left, needed: timeout }) } else { Ok(()) }
     }

@@ -1,6 +1,7 @@
 //! The wire against what real Talos servers answered (`fixtures/talos-captures`) and against the API's own definitions
 //! (`fixtures/talos-api`), and the files that people bring (`fixtures/talosconfigs`).
 
+mod apply;
 mod descriptors;
 mod field_tables;
 mod golden;

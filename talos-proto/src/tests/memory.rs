@@ -23,6 +23,7 @@ use crate::{Node, Talos};
 pub(super) struct Answer {
     messages: BoxStream<'static, Vec<u8>>,
     code: Code,
+    words: String,
 }
 
 impl Answer {
@@ -31,11 +32,15 @@ impl Answer {
     }
 
     pub(super) fn stream(messages: impl futures::Stream<Item = Vec<u8>> + Send + 'static) -> Self {
-        Self { messages: messages.boxed(), code: Code::Ok }
+        Self { messages: messages.boxed(), code: Code::Ok, words: String::new() }
     }
 
     pub(super) fn refusal(code: Code) -> Self {
-        Self { messages: stream::empty().boxed(), code }
+        Self::refusal_saying(code, "")
+    }
+
+    pub(super) fn refusal_saying(code: Code, words: &str) -> Self {
+        Self { messages: stream::empty().boxed(), code, words: words.to_owned() }
     }
 }
 
@@ -123,16 +128,18 @@ async fn answer(
     let node = head.headers.get("node").map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default();
     // One message after its flag and length.
     let asked = Asked { path: head.uri.path().to_owned(), node, message: body[5..].to_vec() };
-    let Answer { messages, code } = answers(&asked);
+    let Answer { messages, code, words } = answers(&asked);
     wire.asked.lock().unwrap().push(asked);
     let data = messages.map(|message| {
         let length = u32::try_from(message.len()).unwrap().to_be_bytes();
         Ok(Frame::data([&[0], length.as_slice(), &message].concat().into()))
     });
-    let status = http::HeaderMap::from_iter([(
-        http::HeaderName::from_static("grpc-status"),
-        http::HeaderValue::from(i32::from(code)),
-    )]);
+    // As gRPC has it, what is no visible ASCII is percent-encoded.
+    let words = words.replace('%', "%25").replace('\n', "%0A");
+    let status = http::HeaderMap::from_iter([
+        (http::HeaderName::from_static("grpc-status"), http::HeaderValue::from(i32::from(code))),
+        (http::HeaderName::from_static("grpc-message"), http::HeaderValue::from_str(&words)?),
+    ]);
     let frames = data.chain(stream::iter([Ok(Frame::trailers(status))])).boxed();
     Ok(http::Response::builder().header("content-type", "application/grpc").body(StreamBody::new(frames))?)
 }
