@@ -141,11 +141,17 @@ pub fn decide(snapshot: &Snapshot, policy: &FleetPolicy) -> Vec<Action> {
     // Residue first; a node that carries our fence goes on whatever else is going on: it is cordoned.
     for (node, step) in &idle {
         match (&node.fencing, step) {
+            // One that could not be taken over is a human's.
+            (Fencing::Residue { .. } | Fencing::Misplaced { .. }, _) if node.memory.failed.is_some() => {}
             (Fencing::Residue { .. } | Fencing::Misplaced { .. }, _) => act(node, Task::Adopt),
             // It came back from a dead run's reboot and waits for its own credential.
             (Fencing::Ours { .. }, Step::Stage) if !snapshot.canary_passed && may_try => {
                 may_try = false;
                 act(node, Task::Canary);
+            }
+            // Nothing tries the credential any more: the node is up, and it is given back as it is.
+            (Fencing::Ours { .. }, Step::Stage) if !snapshot.canary_passed && snapshot.halted => {
+                act(node, Task::Step(give_back(node)));
             }
             (Fencing::Ours { .. }, Step::Stage) if !snapshot.canary_passed => {}
             (Fencing::Ours { .. }, Step::Blocked(_) | Step::Nothing) => {}
@@ -162,7 +168,7 @@ pub fn decide(snapshot: &Snapshot, policy: &FleetPolicy) -> Vec<Action> {
     }
     let drifted = free.iter().any(|(_, step)| *step == Step::Stage);
     if drifted && !snapshot.canary_passed {
-        if may_try && let Some(canary) = canary(snapshot, &free) {
+        if may_try && let Some(canary) = canary(snapshot, policy, &free) {
             act(canary, Task::Canary);
         }
         return actions;
@@ -190,7 +196,40 @@ pub fn decide(snapshot: &Snapshot, policy: &FleetPolicy) -> Vec<Action> {
             act(node, Task::Step(step));
         }
     }
+    // What is kept back by something that may pass is looked at again, within the gate's budget, and says why.
+    if actions.is_empty()
+        && !snapshot.halted
+        && snapshot.nodes.iter().all(|node| node.busy.is_none())
+        && let Some((node, reason, true)) = kept_back(snapshot, policy)
+    {
+        actions.push(Action { node: node.name().to_owned(), task: Task::Step(Step::LookAgain(reason)) });
+    }
     actions
+}
+
+/// The first node whose turn does not come, why not, and whether that may pass by itself.
+fn kept_back<'a>(snapshot: &'a Snapshot, policy: &FleetPolicy) -> Option<(&'a FleetNode, String, bool)> {
+    let node = turns(snapshot).into_iter().find(|node| {
+        matches!(node.fencing, Fencing::Free)
+            && match node.next_step(policy.step) {
+                Step::Claim => true,
+                Step::Stage => is_live(node),
+                _ => false,
+            }
+    })?;
+    let away: Vec<&FleetNode> = others_away(snapshot, node).collect();
+    if away.len() >= allowed(snapshot, policy, node) {
+        let names: Vec<_> = away.iter().map(|other| other.name()).collect();
+        // A node that Talos answers for and that is only not Ready may come back; a dead one or a fence does not.
+        let passing = away.iter().any(|other| other.facts().is_some() && matches!(other.fencing, Fencing::Free));
+        let reason = format!("its place in the budget is taken by {}", names.join(", "));
+        return Some((node, reason, passing));
+    }
+    if node.kube.control_plane && !snapshot.endpoint.known {
+        let reason = format!("which node serves the kubeconfig's address is not known ({})", snapshot.endpoint.rule);
+        return Some((node, reason, true));
+    }
+    Some((node, "it is not its turn yet".into(), false))
 }
 
 fn is_live(node: &FleetNode) -> bool {
@@ -199,18 +238,46 @@ fn is_live(node: &FleetNode) -> bool {
 
 /// The node that tries the credential: a Reboot-mode worker if there is one, for it is not disturbed by it; never the
 /// endpoint node unless it is alone.
-fn canary<'a>(snapshot: &Snapshot, free: &[&'a (&'a FleetNode, Step)]) -> Option<&'a FleetNode> {
+fn canary<'a>(snapshot: &Snapshot, policy: &FleetPolicy, free: &[&'a (&'a FleetNode, Step)]) -> Option<&'a FleetNode> {
     let wanting = free.iter().filter(|(_, step)| *step == Step::Stage).map(|(node, _)| *node);
-    // `turns` has sorted them, so the first of the best is a worker, and the endpoint node is the last of all.
+    // `turns` has sorted them, so the first of the best is a worker, and the endpoint node is the last of all. Below 1.13
+    // nothing removes the image of an earlier proof, so that the pull of this one may prove nothing.
     let best = wanting.min_by_key(|node| {
         let endpoint = snapshot.is_endpoint(node);
-        (endpoint, is_live(node) || !node.kube.ready, node.kube.control_plane)
+        let old = node.facts().is_some_and(|facts| !facts.version.at_least(1, 13));
+        (endpoint, is_live(node) || !node.kube.ready, old, node.kube.control_plane)
     })?;
     // A Live node's CRI restarts twice for a TRY: that is a disruption, and it waits for a place in the budget.
-    let alone = !snapshot.nodes.iter().any(|node| {
-        node.name() != best.name() && node.kube.control_plane == best.kube.control_plane && node.is_disrupted()
-    });
-    (!is_live(best) || alone).then_some(best)
+    let free_place = disrupted(snapshot, best) < allowed(snapshot, policy, best);
+    (!is_live(best) || free_place).then_some(best)
+}
+
+/// What is done with a node that came back from a dead run's reboot and is not staged in this run.
+#[must_use]
+pub fn give_back(node: &FleetNode) -> Step {
+    if node.memory.ready { Step::Release } else { Step::AwaitReady }
+}
+
+/// How many others of the node's class are disrupted. It does not count itself: its own ill health must not keep it from
+/// recovering.
+fn disrupted(snapshot: &Snapshot, node: &FleetNode) -> usize {
+    others_away(snapshot, node).count()
+}
+
+fn others_away<'a>(snapshot: &'a Snapshot, node: &'a FleetNode) -> impl Iterator<Item = &'a FleetNode> {
+    let of_class = move |other: &&FleetNode| {
+        other.kube.control_plane == node.kube.control_plane && counts(other) && other.name() != node.name()
+    };
+    snapshot.nodes.iter().filter(of_class).filter(|other| other.is_disrupted())
+}
+
+/// How many of the node's class may be disrupted at once.
+fn allowed(snapshot: &Snapshot, policy: &FleetPolicy, node: &FleetNode) -> usize {
+    if node.kube.control_plane {
+        return 1;
+    }
+    let workers = snapshot.nodes.iter().filter(|other| !other.kube.control_plane && counts(other)).count();
+    policy.max_unavailable.of(workers)
 }
 
 /// The nodes whose disruption may begin now, in order.
@@ -224,16 +291,9 @@ fn disruptable<'a>(
         Step::Stage => is_live(node),
         _ => false,
     };
-    let disrupted = |control_plane: bool, but: &str| {
-        let of_class = snapshot.nodes.iter().filter(|node| node.kube.control_plane == control_plane && counts(node));
-        of_class.filter(|node| node.name() != but && node.is_disrupted()).count()
-    };
-    let workers = snapshot.nodes.iter().filter(|node| !node.kube.control_plane && counts(node)).count();
-    let allowed = policy.max_unavailable.of(workers);
-    let mut begun = Vec::new();
+    let mut begun: Vec<&FleetNode> = Vec::new();
     for (node, _) in free.iter().filter(|(node, step)| !node.kube.control_plane && wants(node, step)) {
-        // The node itself does not count: its own ill health must not keep it from recovering.
-        if disrupted(false, node.name()) + begun.len() < allowed {
+        if disrupted(snapshot, node) + begun.len() < allowed(snapshot, policy, node) {
             begun.push(*node);
         }
     }
@@ -250,7 +310,8 @@ fn disruptable<'a>(
             .iter()
             .any(|other| other.name() != node.name() && other.kube.control_plane && needs_turn(other, policy));
         let last = rank(snapshot, node) == Rank::Endpoint;
-        if disrupted(true, node.name()) == 0 && !(last && others_left) {
+        // Where it is not known which node the endpoint is, none is taken: it could be this one.
+        if disrupted(snapshot, node) == 0 && !(last && others_left) && snapshot.endpoint.known {
             begun.push(node);
         }
     }
@@ -296,6 +357,10 @@ pub fn left_over(snapshot: &Snapshot, policy: &FleetPolicy) -> Vec<(String, Stri
             (_, Verdict::Leaving | Verdict::Gone) => continue,
             (Step::Blocked(blocked), _) => blocked.to_string(),
             (Step::Nothing, Verdict::Current | Verdict::Unproved) => continue,
+            (Step::Claim, _) if !snapshot.halted && matches!(node.fencing, Fencing::Free) => {
+                let kept = kept_back(snapshot, policy).filter(|(first, ..)| first.name() == node.name());
+                kept.map_or_else(|| "its turn did not come".to_owned(), |(_, reason, _)| reason)
+            }
             _ if snapshot.halted && matches!(node.fencing, Fencing::Free) => {
                 "not begun: the roll was stopped by what happened before".to_owned()
             }

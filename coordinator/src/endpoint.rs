@@ -7,14 +7,17 @@ use talos_proto::identity::address_of;
 
 use crate::fleet::{Endpoint, FleetNode};
 
-/// The addresses behind a host name or address; empty when it does not resolve.
+/// The addresses behind a host name or address; empty when it does not resolve now.
 pub async fn resolve(host: &str, port: u16) -> Vec<IpAddr> {
     if let Some(address) = address_of(host) {
         return vec![address];
     }
     match tokio::net::lookup_host((host, port)).await {
         Ok(found) => found.map(|socket| socket.ip().to_canonical()).collect(),
-        Err(_) => Vec::new(),
+        Err(error) => {
+            tracing::debug!(host, %error, "the API server's name does not resolve");
+            Vec::new()
+        }
     }
 }
 
@@ -29,9 +32,10 @@ pub fn find(server: (&str, u16), resolved: &[IpAddr], nodes: &[FleetNode]) -> En
         server: server.clone(),
         node: node.map(|node| node.name().to_owned()),
         rule,
+        known: true,
     };
     if resolved.is_empty() {
-        return answer(None, format!("{host} does not resolve: no single node"));
+        return Endpoint { known: false, ..answer(None, format!("{host} does not resolve now")) };
     }
     let control_planes = || nodes.iter().filter(|node| node.kube.control_plane);
     let talos_has = |node: &FleetNode, address: &IpAddr| {
@@ -50,6 +54,13 @@ pub fn find(server: (&str, u16), resolved: &[IpAddr], nodes: &[FleetNode]) -> En
         }
     }
     match holders.as_slice() {
+        // Not every control plane said its addresses: the one that did not may be it.
+        [] if control_planes().any(|node| !matches!(node.facts().map(|f| &f.addresses), Some(Look::Seen(_)))) => {
+            Endpoint {
+                known: false,
+                ..answer(None, format!("{host} is none of the addresses that were seen, and not all were"))
+            }
+        }
         [] => answer(None, format!("{host} is no control plane's address (a load balancer?): no single node")),
         [(node, by)] if resolved.len() == 1 => {
             let vip = node.kube.internal_ip != resolved.first().copied();

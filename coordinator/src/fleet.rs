@@ -131,7 +131,9 @@ impl FleetNode {
     /// Whether the node is none of our business: another system, or left out, and without a fence of ours.
     #[must_use]
     pub fn is_ignored(&self) -> bool {
-        matches!(self.talk, Talk::NotTalos(_)) || (self.left_out && !self.is_fenced_by_us())
+        // One that is left out and dead keeps its fence: nobody can give it back, and the others go on.
+        matches!(self.talk, Talk::NotTalos(_))
+            || (self.left_out && (!self.is_fenced_by_us() || matches!(self.talk, Talk::Unreachable(_))))
     }
 
     /// Whether a fence of this run or of a dead one stands on it.
@@ -202,6 +204,8 @@ pub struct Endpoint {
     pub node: Option<String>,
     /// The rule that found it, or why there is no single node.
     pub rule: String,
+    /// It was found out; otherwise the name did not resolve, and it may be any of them.
+    pub known: bool,
 }
 
 /// Everything that a decision is made from.

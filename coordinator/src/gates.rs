@@ -3,6 +3,7 @@
 //! A dead etcd member is invisible in the member list and in the others' status, so every voter is asked itself, and no
 //! answer is a closed gate (talos-captures, point 18).
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use talos_proto::proto::machine::{EtcdMember, EtcdMemberStatus};
@@ -56,19 +57,21 @@ impl Closed {
 }
 
 /// What the gates are told about the fleet's rules.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct GateRules {
     /// Workers at once.
     pub max_unavailable: MaxUnavailable,
     /// `--allow-control-plane-outage`.
     pub allow_outage: bool,
+    /// Nodes whose CRI this run has set out to restart; they carry no fence.
+    pub restarting: BTreeSet<String>,
 }
 
 /// Looks at everything that must hold before `node` is disrupted; answers the Node as it is in this moment.
 ///
 /// # Errors
 /// [`Closed`], the first gate that is.
-pub async fn look(servers: &ApiServers, talos: &Talos, node: &NodeView, rules: GateRules) -> Result<NodeView, Closed> {
+pub async fn look(servers: &ApiServers, talos: &Talos, node: &NodeView, rules: &GateRules) -> Result<NodeView, Closed> {
     let all = nodes::list(servers).await.map_err(|error: ReadError| Closed::Kubernetes(chain(&error)))?;
     let now = budget(&all, node, rules)?.clone();
     if node.control_plane {
@@ -78,7 +81,7 @@ pub async fn look(servers: &ApiServers, talos: &Talos, node: &NodeView, rules: G
 }
 
 /// The budget and the other control planes, from the Nodes as they are now.
-fn budget<'a>(all: &'a [NodeView], node: &NodeView, rules: GateRules) -> Result<&'a NodeView, Closed> {
+fn budget<'a>(all: &'a [NodeView], node: &NodeView, rules: &GateRules) -> Result<&'a NodeView, Closed> {
     let Some(now) = all.iter().find(|other| other.name == node.name && other.uid == node.uid) else {
         return Err(Closed::Replaced);
     };
@@ -90,7 +93,9 @@ fn budget<'a>(all: &'a [NodeView], node: &NodeView, rules: GateRules) -> Result<
     let away: Vec<_> = class
         .iter()
         .filter(|other| other.name != node.name)
-        .filter(|other| !other.ready || other.annotations.contains_key(fence::ANNOTATION))
+        .filter(|other| {
+            !other.ready || other.annotations.contains_key(fence::ANNOTATION) || rules.restarting.contains(&other.name)
+        })
         .map(|other| other.name.as_str())
         .collect();
     if away.len() + 1 > allowed {

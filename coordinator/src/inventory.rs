@@ -22,7 +22,7 @@ use crate::kube::api_servers::{ApiServers, ReadError};
 use crate::kube::fence::Fence;
 use crate::kube::lease::{self, LeaseRecord};
 use crate::kube::nodes::{self, NodeView};
-use crate::settings::Settings;
+use crate::settings::{LeaseName, Settings};
 
 /// Nodes that are asked at once.
 const AT_ONCE: usize = 16;
@@ -143,14 +143,17 @@ impl Context {
             name: settings.legacy_lease.as_ref().map(ToString::to_string).unwrap_or_default(),
             source,
         })?;
-        self.check_names(&nodes)?;
+        // Once the roll is under way, a node that is gone is weather.
+        if known.holder.is_none() {
+            self.check_names(&nodes)?;
+        }
         let mut fleet: Vec<FleetNode> = futures::stream::iter(nodes)
             .map(|node| self.look_at(node, known))
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
         fleet.sort_by(|a, b| a.kube.name.cmp(&b.kube.name));
-        self.judge_foreign_fences(&mut fleet).await?;
+        self.judge_foreign_fences(&mut fleet).await;
         if !fleet.iter().any(|node| node.facts().is_some()) {
             let reason = |node: &FleetNode| match &node.talk {
                 Talk::Unreachable(why) | Talk::NotTalos(why) => format!("{}: {why}", node.name()),
@@ -173,6 +176,16 @@ impl Context {
         Ok(Inventory { snapshot, lease, legacy })
     }
 
+    /// Looks only at the Node and the fence on it, keeping what Talos said before: for what must be undone at once.
+    ///
+    /// # Errors
+    /// [`ReadError`] when Kubernetes does not answer.
+    pub async fn look_at_fence(&self, before: &FleetNode, known: &Known) -> Result<Option<FleetNode>, ReadError> {
+        let Some(kube) = nodes::get(&self.servers, before.name()).await? else { return Ok(None) };
+        let fencing = fencing(&kube, known, &self.settings.lease.to_string());
+        Ok(Some(FleetNode { fencing, busy: None, kube, ..before.clone() }))
+    }
+
     /// Looks at one node again; `None` when it is gone from Kubernetes.
     ///
     /// # Errors
@@ -185,26 +198,26 @@ impl Context {
     }
 
     /// A fence that names another Lease: that one is read. Free, gone, or held by a dead process makes it residue.
-    async fn judge_foreign_fences(&self, fleet: &mut [FleetNode]) -> Result<(), InventoryError> {
-        let mut leases: BTreeMap<String, Option<LeaseRecord>> = BTreeMap::new();
+    async fn judge_foreign_fences(&self, fleet: &mut [FleetNode]) {
+        let mut leases: BTreeMap<String, Result<Option<LeaseRecord>, String>> = BTreeMap::new();
         for node in fleet {
             let Fencing::Foreign { raw, fence } = &node.fencing else { continue };
             if !leases.contains_key(&fence.lease) {
-                let record = match fence.lease.split_once('/') {
-                    Some((namespace, name)) => lease::look(&self.servers, namespace, name).await,
-                    None => Ok(None),
+                // A Lease that cannot be read blocks only the node whose fence names it.
+                let record = match fence.lease.parse::<LeaseName>() {
+                    Ok(named) => lease::look(&self.servers, &named.namespace, &named.name).await.map_err(|e| chain(&e)),
+                    Err(problem) => Err(problem),
                 };
-                let record = record.map_err(|source| InventoryError::Lease { name: fence.lease.clone(), source })?;
                 leases.insert(fence.lease.clone(), record);
             }
-            let record = leases.get(&fence.lease).and_then(Option::as_ref);
+            let Some(Ok(record)) = leases.get(&fence.lease) else { continue };
+            let record = record.as_ref();
             let held = record.filter(|record| record.holder.as_deref().is_some_and(|holder| !holder.is_empty()));
             let dead = held.is_none_or(|record| matches!(life_of(record.evidence.as_ref()), Life::Dead(_)));
             if dead {
                 node.fencing = Fencing::Residue { raw: raw.clone(), fence: fence.clone() };
             }
         }
-        Ok(())
     }
 
     async fn look_at(&self, kube: NodeView, known: &Known) -> FleetNode {

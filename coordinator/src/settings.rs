@@ -30,12 +30,17 @@ impl FromStr for LeaseName {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('/') {
-            Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+            Some((namespace, name)) if is_name(namespace) && is_name(name) => {
                 Ok(Self { namespace: namespace.to_owned(), name: name.to_owned() })
             }
             _ => Err(format!("{text:?} is not NAMESPACE/NAME")),
         }
     }
+}
+
+/// What Kubernetes takes for a name (RFC 1123): it becomes part of a URL.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.'))
 }
 
 /// How long things may take.

@@ -55,7 +55,7 @@ fn confirmed(inventory: &Inventory, settings: &Settings) -> bool {
 
 fn summary(document: &RunDocument) -> String {
     let mut text = String::new();
-    if document.changed {
+    if document.changed || !document.rebooted.is_empty() {
         let list = |names: &[String]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         text.push_str(&format!("Rebooted: {}\n", list(&document.rebooted)));
         text.push_str(&format!("Adopted live: {}\n", list(&document.adopted_live)));
@@ -70,6 +70,7 @@ fn summary(document: &RunDocument) -> String {
         match document.result.as_str() {
             "nothing-to-do" => "Nothing to do",
             "done" => "Done",
+            other if other.starts_with("stopped") => "Stopped",
             other => other,
         },
         document.seconds,

@@ -43,17 +43,20 @@ impl Stop {
             let _ = tell.send(first);
             stop.cancel();
             let since = clock.now();
+            let mut heard = vec![first];
             loop {
                 let again = tokio::select! {
                     _ = int.recv() => Exit::Signal(2),
                     _ = term.recv() => Exit::Signal(15),
                 };
-                let same_cancellation = first == Exit::Signal(2)
-                    && again == Exit::Signal(15)
-                    && clock.now().since(since) < ONE_CANCELLATION;
-                if !same_cancellation {
+                // A repeat ends at once; TERM soon after INT is the same cancellation; what comes after --timeout is the
+                // first of its kind.
+                let new = !heard.contains(&again);
+                let same_cancellation = heard.contains(&Exit::Signal(2)) && clock.now().since(since) < ONE_CANCELLATION;
+                if !(new && (first == Exit::Stopped || same_cancellation)) {
                     std::process::exit(again.code().into());
                 }
+                heard.push(again);
             }
         });
         Ok(Self { token, cause })

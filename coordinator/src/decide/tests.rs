@@ -82,7 +82,10 @@ fn n26_a_worker_that_was_dead_before_takes_a_place_and_the_control_planes_roll()
 fn o13_a_foreign_fence_and_a_node_that_is_not_ready_count() {
     let mut unready = node("worker-1", Verdict::Current);
     unready.kube.ready = false;
-    assert_eq!(begun(&fleet(vec![unready, node("worker-2", Verdict::Stale)]), &policy()), Vec::<String>::new());
+    // It may come back, so that it is waited for, with its name.
+    let waiting = fleet(vec![unready, node("worker-2", Verdict::Stale)]);
+    let reason = Step::LookAgain("its place in the budget is taken by worker-1".into());
+    assert_eq!(decide(&waiting, &policy()), [Action { node: "worker-2".into(), task: Task::Step(reason) }]);
     let mut fenced = node("worker-1", Verdict::Current);
     fenced.fencing = Fencing::Unreadable("?".into());
     assert_eq!(begun(&fleet(vec![fenced, node("worker-2", Verdict::Stale)]), &policy()), Vec::<String>::new());
@@ -147,6 +150,37 @@ fn a_node_that_came_back_from_a_dead_runs_reboot_tries_the_credential_like_any_o
 }
 
 #[test]
+fn o03_no_control_plane_is_taken_while_the_endpoint_node_is_not_known() {
+    let mut snapshot = fleet(stale(&["cp-1", "cp-2"]));
+    snapshot.endpoint.known = false;
+    snapshot.endpoint.node = None;
+    assert_eq!(begun(&snapshot, &policy()), ["cp-1: look again"]);
+}
+
+#[test]
+fn a_fence_that_could_not_be_taken_over_is_left_to_a_human() {
+    let mut stuck = node("worker-1", Verdict::Stale).residue(fence::Step::Claimed, "boot-1");
+    stuck.memory.failed = Some(Blocked::Step("the API refused".into()));
+    stuck.memory.stuck = true;
+    let snapshot = fleet(vec![stuck]);
+    assert_eq!(begun(&snapshot, &policy()), Vec::<String>::new());
+    assert_eq!(left_over(&snapshot, &policy()).len(), 1);
+}
+
+#[test]
+fn s3_what_another_tool_undoes_is_not_done_for_ever() {
+    let mut undone = node("worker-1", Verdict::Stale);
+    undone.memory.rebooted = true;
+    assert!(matches!(undone.next_step(policy().step), Step::Blocked(Blocked::Undone(_))));
+    let mut drifted = node("worker-1", Verdict::Drifted);
+    drifted.memory.staged = 3;
+    assert!(matches!(drifted.next_step(policy().step), Step::Blocked(Blocked::Undone(_))));
+    let mut unproved = node("worker-1", Verdict::Unproved);
+    unproved.memory.proof_written = true;
+    assert!(matches!(unproved.next_step(policy().step), Step::Blocked(Blocked::Undone(_))));
+}
+
+#[test]
 fn f14_a_fence_of_another_node_is_dropped() {
     let mut copied = node("worker-1", Verdict::Stale);
     copied.fencing = Fencing::Misplaced { raw: "{}".into() };
@@ -207,7 +241,7 @@ fn a_left_out_node_is_left_alone_but_counts() {
     left_out.left_out = true;
     left_out.kube.ready = false;
     let snapshot = fleet(vec![left_out, node("worker-2", Verdict::Stale)]);
-    assert_eq!(begun(&snapshot, &policy()), Vec::<String>::new());
+    assert_eq!(begun(&snapshot, &policy()), ["worker-2: look again"]);
     assert_eq!(left_over(&snapshot, &policy()).len(), 1);
 }
 

@@ -86,7 +86,12 @@ pub(crate) fn facts(version: &str) -> Facts {
 /// A fleet whose endpoint node is `cp-1`, in which a canary has passed.
 pub(crate) fn fleet(nodes: Vec<FleetNode>) -> Snapshot {
     Snapshot {
-        endpoint: Endpoint { server: "10.0.0.1:6443".into(), node: Some("cp-1".into()), rule: "test".into() },
+        endpoint: Endpoint {
+            server: "10.0.0.1:6443".into(),
+            node: Some("cp-1".into()),
+            rule: "test".into(),
+            known: true,
+        },
         leader: None,
         canary_passed: true,
         halted: false,

@@ -48,6 +48,7 @@ async fn try_canary(env: &Env, node: &FleetNode, learned: &mut Learned) -> Resul
         Pull::Proved(_) | Pull::Unprovable(_) => {
             session.make_permanent(&*lease, &tried).await?;
             env.say(node, &format!("canary: {}; made permanent", say(&pulled)));
+            warn_of(env, &pulled);
             learned.canary_passed = true;
             learned.pull = Some(pulled);
             Ok(End::Done)
@@ -98,9 +99,9 @@ pub async fn write_proof(env: &Env, node: &FleetNode) -> Result<End, End> {
 pub async fn check_pull(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
     let lease = env.held()?;
     let pulled = check(env, node, &talos(env, node)?, &lease).await?;
-    match &pulled {
-        Pull::Unprovable(why) => env.say_once(&format!("warning: pulls cannot be proved: {why}")),
-        pulled => env.say(node, &say(pulled)),
+    warn_of(env, &pulled);
+    if !matches!(pulled, Pull::Unprovable(_)) {
+        env.say(node, &say(&pulled));
     }
     learned.pull = Some(pulled);
     Ok(End::Done)
@@ -152,7 +153,7 @@ pub async fn await_rollback(env: &Env, node: &FleetNode) -> Result<End, End> {
 /// Waits until the effective configuration shows the credential. Where it does not, another writer may have replaced the
 /// config in between: then our edit is made again.
 async fn effective(env: &Env, node: &FleetNode, talos: &Node, text: &str) -> Result<(), End> {
-    let error = match await_effective(talos, version(node)?, &env.context.desired).await {
+    let error = match await_effective(talos, version(node)?, &env.context.desired, env.try_timeout() / 2).await {
         Ok(()) => return Ok(()),
         Err(error) => error,
     };
@@ -214,6 +215,13 @@ fn talos(env: &Env, node: &FleetNode) -> Result<Node, End> {
 fn unreadable() -> End {
     let reason = "the machine config cannot be read, so no record be written (needs os:admin)".to_owned();
     End::Failed(Failure::of_node(Blocked::Step(reason)))
+}
+
+/// What keeps one pull from proving anything keeps most: warned of once in a run.
+fn warn_of(env: &Env, pull: &Pull) {
+    if let Pull::Unprovable(why) = pull {
+        env.say_once(&format!("warning: pulls cannot be proved: {why}"));
+    }
 }
 
 fn say(pull: &Pull) -> String {

@@ -1,11 +1,13 @@
 //! Steps that quiet a node and give it back: claim, drain, release, and the adoption of a dead run's fence.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent::claims::Blocked;
 use talos_proto::cosi::Change;
 use talos_proto::permit::NoPermit;
 use talos_proto::resources::NodeStatuses;
+use tokio::sync::OwnedMutexGuard;
 
 use super::env::Env;
 use super::outcome::{End, Failure, Learned};
@@ -17,7 +19,7 @@ use crate::kube::nodes::NodeView;
 use crate::report::progress::short;
 
 /// Our annotation shows through Talos after about 0.35 s (talos-captures, point 22).
-const THROUGH_TALOS: Duration = Duration::from_secs(15);
+const THROUGH_TALOS: Duration = Duration::from_secs(30);
 /// A closed gate is looked at again after that long.
 const GATE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -25,8 +27,8 @@ const GATE_PAUSE: Duration = Duration::from_secs(1);
 pub async fn claim(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
     let lease = env.held()?;
     let servers = &env.context.servers;
-    let now = match pass_gates(env, node).await? {
-        Gates::Open(now) => now,
+    let (now, guard) = match pass_gates(env, node).await? {
+        Gates::Open { node: now, guard, .. } => (now, guard),
         Gates::End(end) => return Ok(end),
     };
     // Asked before any fence: a node that cannot be drained is left as it is.
@@ -37,22 +39,45 @@ pub async fn claim(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result
     let wanted = Fence::claimed(lease.claimant(), &now, boot, &revision, env.clock().utc());
     let value = wanted.render();
     let claimed = fence::claim(servers, &*lease, &now, wanted).await?;
-    learned.claimed = true;
+    drop(guard);
     env.say(node, if now.unschedulable { "fenced (it was cordoned already)" } else { "fenced and cordoned" });
     // A talosconfig of one cluster with the kubeconfig of another ends here: the machine that we are about to drain and
-    // reboot must see our fence on its own Node.
-    if let Err(problem) = seen_through_talos(env, node, &value).await {
-        fence::release(servers, &*lease, &claimed, &value).await?;
-        learned.released = true;
-        return Ok(End::Failed(Failure::halting(Blocked::Identity(problem), false)));
-    }
-    Ok(End::Done)
+    // reboot must see our fence on its own Node. Until then the claim is none, and a look at it gives the node back.
+    let problem = match seen_through_talos(env, node, &value).await {
+        Ok(()) => {
+            learned.claimed = true;
+            return Ok(End::Done);
+        }
+        Err(problem) => problem,
+    };
+    fence::release(servers, &*lease, &claimed, &value).await?;
+    learned.released = true;
+    Ok(match problem {
+        Unseen::Away(why) => End::Again(why),
+        Unseen::Elsewhere(why) => End::Failed(Failure::halting(Blocked::Identity(why), false)),
+    })
+}
+
+/// Why our fence was not seen through Talos.
+enum Unseen {
+    /// The machine did not answer: it says nothing.
+    Away(String),
+    /// It answered, and its Node is without our fence.
+    Elsewhere(String),
 }
 
 /// What became of a wait at the gates.
 pub enum Gates {
-    /// All are open; the Node as it was in that moment.
-    Open(Box<NodeView>),
+    /// All are open; the Node as it was in that moment, whether it had to be waited for, and what keeps other steps of
+    /// this run from passing until it is dropped.
+    Open {
+        /// The Node.
+        node: Box<NodeView>,
+        /// A gate was closed before.
+        waited: bool,
+        /// Held until the disruption shows in the cluster.
+        guard: OwnedMutexGuard<()>,
+    },
     /// They did not open: how the step ends.
     End(End),
 }
@@ -64,10 +89,13 @@ pub async fn pass_gates(env: &Env, node: &FleetNode) -> Result<Gates, End> {
     let mut said: Option<Closed> = None;
     let _waiting = env.progress.waiting(node.name(), "waiting at a gate", Some(deadline));
     loop {
-        let closed = match gates::look(&env.context.servers, &env.context.talos, &node.kube, env.rules()).await {
-            Ok(now) => return Ok(Gates::Open(Box::new(now))),
+        let guard = Arc::clone(&env.gate).lock_owned().await;
+        let rules = env.rules();
+        let closed = match gates::look(&env.context.servers, &env.context.talos, &node.kube, &rules).await {
+            Ok(now) => return Ok(Gates::Open { node: Box::new(now), waited: said.is_some(), guard }),
             Err(closed) => closed,
         };
+        drop(guard);
         if closed == Closed::Replaced {
             return Ok(Gates::End(End::Done));
         }
@@ -86,9 +114,9 @@ pub async fn pass_gates(env: &Env, node: &FleetNode) -> Result<Gates, End> {
     }
 }
 
-async fn seen_through_talos(env: &Env, node: &FleetNode, value: &str) -> Result<(), String> {
-    let Some(talos) = env.node(node) else { return Err("the Node has no address".into()) };
-    let said = |error: talos_proto::CallError| talos_proto::chain(&error);
+async fn seen_through_talos(env: &Env, node: &FleetNode, value: &str) -> Result<(), Unseen> {
+    let Some(talos) = env.node(node) else { return Err(Unseen::Away("the Node has no address".into())) };
+    let said = |error: talos_proto::CallError| Unseen::Away(talos_proto::chain(&error));
     let mut watch = talos.watch::<NodeStatuses>(Some(node.name())).await.map_err(said)?;
     let deadline = env.clock().now() + THROUGH_TALOS;
     loop {
@@ -100,10 +128,10 @@ async fn seen_through_talos(env: &Env, node: &FleetNode, value: &str) -> Result<
             }
             Some(_) => {}
             None => {
-                return Err(format!(
+                return Err(Unseen::Elsewhere(format!(
                     "the machine at {} does not see our fence on its Node: are talosconfig and kubeconfig of the same cluster?",
                     talos.address()
-                ));
+                )));
             }
         }
     }

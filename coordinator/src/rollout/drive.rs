@@ -13,7 +13,7 @@ use super::disrupt::Gates;
 use super::env::Env;
 use super::outcome::{End, Failure, Learned};
 use super::{Rollout, credential, disrupt, reboot};
-use crate::decide::{Action, Task, decide};
+use crate::decide::{Action, Task, decide, give_back};
 use crate::endpoint;
 use crate::exit::Exit;
 use crate::fleet::{FleetNode, Snapshot};
@@ -50,6 +50,7 @@ impl Rollout {
     pub(super) async fn drive(&mut self, snapshot: &mut Snapshot) {
         let mut running: JoinSet<Box<Performed>> = JoinSet::new();
         let mut patience: Option<Moment> = None;
+        let mut broken_off = false;
         loop {
             if self.lost().is_none() {
                 self.begin_steps(snapshot, &mut running).await;
@@ -88,6 +89,10 @@ impl Rollout {
                 Woken::Stopped => patience = Some(self.env.clock().now() + LAST_CALLS),
                 Woken::OutOfPatience => {
                     running.shutdown().await;
+                    // Once: what cannot be undone now is left to the next run.
+                    if std::mem::replace(&mut broken_off, true) {
+                        return;
+                    }
                     self.look_at_busy(snapshot).await;
                     patience = Some(self.env.clock().now() + LAST_CALLS);
                 }
@@ -108,7 +113,8 @@ impl Rollout {
         let busy: Vec<_> =
             snapshot.nodes.iter().filter(|node| node.busy.is_some()).map(|n| n.name().to_owned()).collect();
         for name in busy {
-            let fresh = self.env.context.look_again(&name, &self.known).await;
+            let Some(before) = snapshot.node(&name).cloned() else { continue };
+            let fresh = self.env.context.look_at_fence(&before, &self.known).await;
             if let (Ok(Some(fresh)), Some(place)) = (fresh, snapshot.node_mut(&name)) {
                 *place = fresh;
             }
@@ -130,7 +136,13 @@ impl Rollout {
             actions.extend(undo);
         }
         if !self.registry_accepts {
-            // What a dead run left is put in order all the same.
+            // What a dead run left is put in order all the same, without the credential.
+            for action in &mut actions {
+                let fenced = snapshot.node(&action.node).filter(|node| node.is_fenced_by_us());
+                if let Some(node) = fenced.filter(|_| action.task.needs_registry()) {
+                    action.task = Task::Step(give_back(node));
+                }
+            }
             actions.retain(|action| !action.task.needs_registry());
         }
         for Action { node, task } in actions {
@@ -161,13 +173,20 @@ impl Rollout {
         let (leader, addresses) = futures::join!(gates::leader(talos, &planes), futures::future::join_all(addresses));
         snapshot.leader = leader;
         for (name, seen) in addresses {
-            if let Some(crate::fleet::Talk::Facts(facts)) = snapshot.node_mut(&name).map(|node| &mut node.talk) {
+            // A read that failed says nothing: what was seen before stands.
+            if let Some(crate::fleet::Talk::Facts(facts)) = snapshot.node_mut(&name).map(|node| &mut node.talk)
+                && seen.seen().is_some()
+            {
                 facts.addresses = seen;
             }
         }
         let (host, port) = self.env.context.servers.server();
         let resolved = endpoint::resolve(&host, port).await;
         let found = endpoint::find((&host, port), &resolved, &snapshot.nodes);
+        if !found.known {
+            self.env.progress.event("", &format!("{}: the endpoint node is taken to be as before", found.rule));
+            return;
+        }
         if found.node != snapshot.endpoint.node {
             let node = found.node.as_deref().unwrap_or("no single node");
             self.env.progress.event("", &format!("the endpoint is served by {node} now ({})", found.rule));
@@ -185,23 +204,44 @@ impl Rollout {
         if learned.released {
             self.known.claimed.remove(&uid);
         }
-        match (&task, &end) {
-            (Task::Step(Step::AwaitBoot), End::Done) if !learned.settled => {
-                self.known.memory.entry(uid.clone()).or_default().rebooted = true;
-                self.rebooted.push(name.clone());
-            }
-            (Task::Step(Step::Stage) | Task::Canary, End::Done) if credential::is_live(&before) => {
-                self.staged_live.insert(uid.clone());
-            }
-            _ => {}
+        if matches!(&task, Task::Step(Step::Stage) | Task::Canary) && !matches!(end, End::Done) {
+            self.env.restarts(&before, false);
         }
-        self.judge_end(&name, &uid, &task, end);
+        if matches!(end, End::Done) {
+            let memory = self.known.memory.entry(uid.clone()).or_default();
+            match &task {
+                Task::Step(Step::WriteProof) => memory.proof_written = true,
+                Task::Step(Step::AwaitBoot) if !learned.settled => {
+                    memory.rebooted = true;
+                    self.rebooted.push(name.clone());
+                }
+                Task::Step(Step::Stage) | Task::Canary => {
+                    memory.staged += 1;
+                    if credential::is_live(&before) {
+                        self.staged_live.insert(uid.clone());
+                    }
+                }
+                _ => {}
+            }
+        }
+        // A step that failed because its node went away is no failure: an autoscaler is weather.
+        let gone = match &fresh {
+            Ok(None) => true,
+            Ok(Some(node)) => node.kube.uid != uid || node.kube.deleting || node.kube.leaving,
+            Err(_) => false,
+        };
+        if !(gone && matches!(end, End::Failed(_) | End::Again(_))) {
+            self.judge_end(&name, &uid, &task, end);
+        }
         snapshot.halted |= self.known.halted;
         snapshot.canary_passed |= learned.canary_passed;
         match fresh {
             Ok(Some(mut node)) => {
                 node.memory = self.known.memory.get(&node.kube.uid).cloned().unwrap_or_default();
                 let loaded = node.judgement.as_ref().is_some_and(|judgement| judgement.claims.loaded.holds());
+                if loaded && node.memory.ready {
+                    self.env.restarts(&node, false);
+                }
                 if loaded && self.staged_live.remove(&node.kube.uid) {
                     self.adopted_live.push(name.clone());
                 }
@@ -232,7 +272,11 @@ impl Rollout {
             }
             End::Again(reason) => {
                 if self.troubled_for(name, uid, &format!("{reason}; trying again")) >= budgets.gate {
-                    self.failed(name, uid, Failure::at_gate(reason));
+                    // A fence that cannot be changed is kept, and said: there is no other way to give the node back.
+                    let kept = matches!(task, Task::Adopt | Task::Step(Step::Release));
+                    let failure = Failure::at_gate(reason);
+                    let exit = if kept { Exit::Failed } else { failure.exit };
+                    self.failed(name, uid, Failure { stuck: kept, exit, ..failure });
                 }
             }
             End::Failed(failure) => self.failed(name, uid, failure),
@@ -297,6 +341,7 @@ fn disrupts_control_plane(snapshot: &Snapshot, action: &Action) -> bool {
 fn undo_claims(snapshot: &Snapshot, already: &[Action]) -> Vec<Action> {
     let claimed = |node: &&FleetNode| {
         node.busy.is_none()
+            && !node.memory.stuck
             && matches!(&node.fencing, crate::fleet::Fencing::Ours { fence, .. }
                 if fence.step == crate::kube::fence::Step::Claimed)
             && !already.iter().any(|action| action.node == node.name())
@@ -336,10 +381,11 @@ async fn effect(env: &Env, node: &FleetNode, task: &Task, learned: &mut Learned)
         Task::Adopt => return disrupt::adopt(env, node).await,
         Task::Canary => {
             // A TRY restarts the CRI of a Live node twice: a disruption like any other.
-            if credential::is_live(node)
-                && let Gates::End(end) = disrupt::pass_gates(env, node).await?
-            {
-                return Ok(end);
+            if credential::is_live(node) {
+                match disrupt::pass_gates(env, node).await? {
+                    Gates::End(end) => return Ok(end),
+                    Gates::Open { .. } => env.restarts(node, true),
+                }
             }
             let (seen, end) = Box::pin(credential::canary(env, node)).await;
             *learned = seen;
@@ -350,7 +396,11 @@ async fn effect(env: &Env, node: &FleetNode, task: &Task, learned: &mut Learned)
     match step {
         Step::Stage if credential::is_live(node) => match disrupt::pass_gates(env, node).await? {
             Gates::End(end) => Ok(end),
-            Gates::Open(_) => credential::stage(env, node).await,
+            Gates::Open { guard, .. } => {
+                env.restarts(node, true);
+                drop(guard);
+                credential::stage(env, node).await
+            }
         },
         Step::Stage => credential::stage(env, node).await,
         Step::AwaitRollback => credential::await_rollback(env, node).await,

@@ -31,6 +31,11 @@ pub struct Env {
     pub progress: Progress,
     /// Cancelled by a signal or `--timeout`.
     pub stop: CancellationToken,
+    /// Held from the look at the gates until the fence is written or the config applied: two steps must not take one free
+    /// place.
+    pub gate: Arc<tokio::sync::Mutex<()>>,
+    /// Nodes whose CRI this run has set out to restart: no fence shows them to the gates.
+    pub restarting: Arc<Mutex<BTreeSet<String>>>,
     /// What was said once.
     pub said: Arc<Mutex<BTreeSet<String>>>,
     /// Nodes that nothing is proxied through while they are away.
@@ -69,12 +74,26 @@ impl Env {
     #[must_use]
     pub fn rules(&self) -> GateRules {
         let settings = &self.context.settings;
-        GateRules { max_unavailable: settings.fleet.max_unavailable, allow_outage: settings.allow_control_plane_outage }
+        GateRules {
+            max_unavailable: settings.fleet.max_unavailable,
+            allow_outage: settings.allow_control_plane_outage,
+            restarting: self.restarting.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
     }
 
     /// An event about a node.
     pub fn say(&self, node: &FleetNode, text: &str) {
         self.progress.event(node.name(), text);
+    }
+
+    /// Its CRI is about to restart, or is healthy again.
+    pub fn restarts(&self, node: &FleetNode, begins: bool) {
+        let mut restarting = self.restarting.lock().unwrap_or_else(PoisonError::into_inner);
+        if begins {
+            restarting.insert(node.name().to_owned());
+        } else {
+            restarting.remove(node.name());
+        }
     }
 
     /// Something that holds for every node: said once in a run.
@@ -87,8 +106,9 @@ impl Env {
 
     /// Proxies nothing through the node from now on.
     pub fn avoid(&self, node: &FleetNode, address: IpAddr) {
-        let guard = self.context.talos.avoid(address);
-        self.avoided.lock().unwrap_or_else(PoisonError::into_inner).insert(node.name().to_owned(), guard);
+        let mut avoided = self.avoided.lock().unwrap_or_else(PoisonError::into_inner);
+        // A second guard would end the first, and with it what both are for.
+        avoided.entry(node.name().to_owned()).or_insert_with(|| self.context.talos.avoid(address));
     }
 
     /// It is back: it may be a proxy again.

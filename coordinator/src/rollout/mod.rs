@@ -25,7 +25,7 @@ use crate::fleet::{Fencing, Talk};
 use crate::holder::Holder;
 use crate::inventory::{Context, Inventory, Known};
 use crate::kube::access;
-use crate::kube::lease::{AcquireError, HeldLease, LeaseOptions, LeaseProgress, LeaseState, acquire};
+use crate::kube::lease::{AcquireError, HeldLease, LeaseOptions, LeaseProgress, LeaseState, Release, acquire};
 use crate::registry::preflight;
 use crate::report::progress::{Progress, short};
 use env::Env;
@@ -106,7 +106,16 @@ impl Rollout {
     #[must_use]
     pub fn new(context: Arc<Context>, progress: Progress, stop: CancellationToken, confirm: Confirm) -> Self {
         let start = context.talos.clock().now();
-        let env = Env { context, lease: None, progress, stop, said: Arc::default(), avoided: Arc::default() };
+        let env = Env {
+            context,
+            lease: None,
+            progress,
+            stop,
+            gate: Arc::default(),
+            restarting: Arc::default(),
+            said: Arc::default(),
+            avoided: Arc::default(),
+        };
         Self {
             env,
             known: Known::default(),
@@ -131,6 +140,9 @@ impl Rollout {
         let changed = self.lease.is_some();
         self.release().await;
         let result = match self.exit {
+            _ if self.stopping() => {
+                "stopped: no new step was begun, what this run had cordoned is given back".to_owned()
+            }
             Exit::Done if changed => "done".to_owned(),
             Exit::Done => "nothing-to-do".to_owned(),
             other => other.meaning().to_owned(),
@@ -194,9 +206,14 @@ impl Rollout {
                 // residue only now.
                 continue;
             }
-            let mut snapshot = inventory.snapshot;
+            let Inventory { mut snapshot, lease, legacy } = inventory;
             self.drive(&mut snapshot).await;
             if self.exit == Exit::ControlLost {
+                return;
+            }
+            if self.stopping() {
+                // A job that is cancelled has seconds left: what was seen last must do.
+                self.conclude(&Inventory { snapshot, lease, legacy });
                 return;
             }
         }
@@ -369,12 +386,15 @@ impl Rollout {
         let policy = self.env.context.settings.fleet;
         for (node, reason) in left_over(snapshot, &policy) {
             // A failure of this run has named its exit code already.
-            if !self.left.contains_key(&node) && !self.stopping() {
-                self.fail(Exit::Failed, &node, reason);
+            if !self.left.contains_key(&node) {
+                self.leave(&node, reason);
             }
         }
-        self.exit =
-            snapshot.nodes.iter().filter(|node| lost_sight(node)).fold(self.exit, |exit, _| exit.worse(Exit::Failed));
+        for node in snapshot.nodes.iter().filter(|node| lost_sight(node)) {
+            if !self.left.contains_key(node.name()) {
+                self.leave(node.name(), "its fence is kept: the next run goes on from it".to_owned());
+            }
+        }
         let held = inventory.lease.as_ref().and_then(|lease| lease.holder.as_ref());
         if self.lease.is_none()
             && self.exit == Exit::Done
@@ -393,10 +413,14 @@ impl Rollout {
             return;
         }
         match lease.release().await {
+            Ok(Release::TakenBy { holder }) => {
+                self.env.progress.event("", &format!("the lease was taken by {holder} in the meantime"));
+            }
             Ok(_) => self.env.progress.event("", "lease released"),
             Err(error) => {
-                let left = short(lease.timing().duration);
-                self.env.progress.event("", &format!("warning: {}; it frees itself within {left}", chain(&error)));
+                let left = short(lease.timing().watch(None));
+                let words = format!("warning: {}; the next run takes it over within {left}", chain(&error));
+                self.env.progress.event("", &words);
             }
         }
     }
@@ -408,6 +432,15 @@ impl Rollout {
 
     fn stopping(&self) -> bool {
         self.env.stop.is_cancelled()
+    }
+
+    /// Something is not done. A run that was asked to stop says so, and its exit code tells of the stop.
+    fn leave(&mut self, node: &str, reason: String) {
+        if self.stopping() {
+            self.left.insert(node.to_owned(), reason);
+        } else {
+            self.fail(Exit::Failed, node, reason);
+        }
     }
 
     fn fail(&mut self, exit: Exit, node: &str, reason: String) {

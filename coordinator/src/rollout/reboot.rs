@@ -12,6 +12,8 @@ use talos_proto::permit::{NoPermit, Permits};
 use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage;
 use talos_proto::resources::MachineStatuses;
 
+use talos_proto::Code;
+
 use super::disrupt::{Gates, pass_gates, still_ours};
 use super::env::Env;
 use super::outcome::{End, Failure, Learned};
@@ -29,6 +31,8 @@ const POLL: Duration = Duration::from_millis(250);
 /// After that long a reboot is one with firmware, and a second more or less does not count.
 const QUICK: Duration = Duration::from_secs(20);
 const SLOW_POLL: Duration = Duration::from_secs(1);
+/// Whether Kubernetes still has the node is asked that often while it is waited for.
+const STILL_THERE: Duration = Duration::from_secs(5);
 
 /// Writes the intent with the boot into the fence, looks at the gates once more, and asks.
 pub async fn reboot(env: &Env, node: &FleetNode) -> Result<End, End> {
@@ -39,7 +43,9 @@ pub async fn reboot(env: &Env, node: &FleetNode) -> Result<End, End> {
         return Ok(End::Again("its boot id is not known".into()));
     };
     let now = match pass_gates(env, node).await? {
-        Gates::Open(now) => now,
+        // What was decided minutes ago is decided again: the node may hold the credential by now.
+        Gates::Open { waited: true, .. } => return Ok(End::Done),
+        Gates::Open { node: now, .. } => now,
         Gates::End(end) => return Ok(end),
     };
     // Looked at before anything is written: a node that somebody has uncordoned is not written to at each try.
@@ -80,15 +86,21 @@ pub async fn reboot(env: &Env, node: &FleetNode) -> Result<End, End> {
     Ok(End::Done)
 }
 
+/// Whether the node itself said no before it did anything. Other codes can come from a proxy, after delivery.
 fn is_refusal(error: &talos_proto::CallError) -> bool {
     use talos_proto::Why;
-    matches!(error.why, Why::NotAuthorized | Why::NotSupported | Why::Refused { .. })
+    match &error.why {
+        Why::NotAuthorized | Why::NotSupported => true,
+        Why::Refused { code, .. } => matches!(code, Code::InvalidArgument | Code::FailedPrecondition),
+        _ => false,
+    }
 }
 
 async fn last_look(env: &Env, marked: &NodeView, talos: &Node, boot: &str, value: &str) -> Result<(), String> {
     let servers = &env.context.servers;
+    let rules = env.rules();
     let (gate, same_boot) =
-        futures::join!(gates::look(servers, &env.context.talos, marked, env.rules()), read_boot_id(talos));
+        futures::join!(gates::look(servers, &env.context.talos, marked, &rules), read_boot_id(talos));
     let now = gate.map_err(|closed| format!("gate: {closed}"))?;
     still_ours(&now, value)?;
     match same_boot {
@@ -118,6 +130,7 @@ pub async fn await_boot(env: &Env, node: &FleetNode, learned: &mut Learned) -> R
     let deadline = start + budget;
     let _waiting = env.progress.waiting(node.name(), "waiting for its boot", Some(deadline));
     let mut running_since: Option<Moment> = None;
+    let mut looked = start;
     loop {
         let boot = either_way(&talos).await;
         let state = if boot.is_some() { machine(&talos).await } else { None };
@@ -142,6 +155,13 @@ pub async fn await_boot(env: &Env, node: &FleetNode, learned: &mut Learned) -> R
             }
             _ => running_since = None,
         }
+        // An autoscaler may take the node away while it is dark.
+        if now.since(looked) >= STILL_THERE {
+            looked = now;
+            if is_gone(env, node).await {
+                return Ok(End::Done);
+            }
+        }
         if now >= deadline {
             let reason = format!(
                 "did not come back within {}; its fence is kept: look at its console, then run the same command again",
@@ -154,6 +174,15 @@ pub async fn await_boot(env: &Env, node: &FleetNode, learned: &mut Learned) -> R
             () = env.clock().sleep(pause) => {}
             () = env.stop.cancelled() => return Err(End::NoPermit(NoPermit::Stopping)),
         }
+    }
+}
+
+/// Whether Kubernetes has the node no more, has another under its name, or is about to lose it.
+async fn is_gone(env: &Env, node: &FleetNode) -> bool {
+    match nodes::get(&env.context.servers, node.name()).await {
+        Ok(Some(now)) => now.uid != node.kube.uid || now.deleting || now.leaving,
+        Ok(None) => true,
+        Err(_) => false,
     }
 }
 
@@ -217,11 +246,18 @@ impl Return<'_> {
     /// Asks until the answer is there, or the budget is used up.
     async fn until<T, F: Future<Output = Result<T, String>>>(&self, ask: impl Fn() -> F) -> Result<T, End> {
         let clock = self.env.clock();
+        let mut looked = clock.now();
         loop {
             let missing = match ask().await {
                 Ok(found) => return Ok(found),
                 Err(missing) => missing,
             };
+            if clock.now().since(looked) >= STILL_THERE {
+                looked = clock.now();
+                if is_gone(self.env, self.node).await {
+                    return Err(End::Done);
+                }
+            }
             if clock.now() >= self.deadline {
                 let after = short(clock.now().since(self.start));
                 let reason = format!("not ready after {after}: {missing}; its fence is kept");
@@ -255,9 +291,11 @@ impl Return<'_> {
 
     /// A Ready that is left over from before the boot does not count: it must come from a kubelet of this boot.
     async fn kubernetes(&self, boot_before: &str, process: CriProcess) -> Result<(), String> {
+        let before = self.node.kube.ready_heartbeat;
         let fresh = |view: &NodeView| {
             let reported = !view.boot_id.is_empty() && view.boot_id != boot_before;
-            let heard = view.ready_heartbeat.is_some_and(|heartbeat| heartbeat > process.started);
+            let heard =
+                view.ready_heartbeat.is_some_and(|heartbeat| heartbeat > process.started && Some(heartbeat) != before);
             view.ready && (reported || heard) && !view.taints.iter().any(is_lifecycle)
         };
         let clock = self.env.clock();
