@@ -110,6 +110,32 @@ impl Bed {
         self.lab.reset_counters();
     }
 
+    /// Verifies a node again and again, against one of the credentials, until its row has `value` at a JSON pointer:
+    /// Talos needs a moment to render a change. Gives the row.
+    pub async fn verified(&self, credential: lab::Held, node: &str, pointer: &str, value: &str) -> serde_json::Value {
+        let file = self.lab.credential_file(credential).display().to_string();
+        self.verified_with(&[("--credential-file", &file)], node, pointer, value).await
+    }
+
+    /// As [`Bed::verified`], with some of the lab's flags replaced.
+    pub async fn verified_with(
+        &self,
+        replaced: &[(&str, &str)],
+        node: &str,
+        pointer: &str,
+        value: &str,
+    ) -> serde_json::Value {
+        let deadline = tokio::time::Instant::now() + LIMIT;
+        loop {
+            let document = self.product_with("verify", replaced, &["-o", "json"]).await.json();
+            let row = row(&document, node);
+            if row.pointer(pointer).is_some_and(|found| found == value) {
+                return row.clone();
+            }
+            assert!(tokio::time::Instant::now() < deadline, "{pointer} is never {value}: {row:#}");
+        }
+    }
+
     /// A file beside the lab's own.
     pub fn write(&self, name: &str, text: &str) -> String {
         let path = self.lab.dir().join(name);
@@ -156,7 +182,9 @@ impl Bed {
     /// a gRPC method without its service.
     pub fn writes_since(&self, from: u64) -> Vec<String> {
         let writes = self.lab.log().writes().into_iter().filter(|entry| entry.seq > from);
-        writes.map(|entry| format!("{} {}", entry.method.rsplit('/').next().unwrap_or_default(), entry.target)).collect()
+        writes
+            .map(|entry| format!("{} {}", entry.method.rsplit('/').next().unwrap_or_default(), entry.target))
+            .collect()
     }
 
     /// The number of the last request so far.
@@ -179,7 +207,11 @@ impl Bed {
             assert!(node.fence.is_none(), "no fence is left on {name}: {:?}", node.fence);
             assert!(!node.cordoned, "{name} is schedulable");
         }
-        assert!(!truth.lease.as_ref().is_some_and(lab::truth::LeaseTruth::is_held), "the lease is free: {:?}", truth.lease);
+        assert!(
+            !truth.lease.as_ref().is_some_and(lab::truth::LeaseTruth::is_held),
+            "the lease is free: {:?}",
+            truth.lease
+        );
         assert_eq!(truth.unexpected, Vec::<String>::new(), "the product asks only for what the lab knows");
     }
 

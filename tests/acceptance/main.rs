@@ -2,5 +2,27 @@
 //! all times scaled. A test that proves L07 is called `l07_…`.
 #![allow(clippy::disallowed_methods, reason = "tests of real processes wait in real time")]
 
+mod canary;
+mod crash;
+mod docs;
+mod doctor;
+mod endpoint;
+mod fence;
+mod figures;
+mod gates;
 mod harness;
+mod lease;
+mod live;
+mod look;
+mod people;
+mod pulls;
+mod rbac;
+mod registry;
+mod residue;
+mod roll;
+mod scene;
 mod smoke;
+mod usage;
+mod verify;
+mod versions;
+mod write;
