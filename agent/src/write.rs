@@ -185,7 +185,7 @@ impl<'a> Session<'a> {
             Err(error) => match error.why {
                 Why::NoPermit(no) => return Err(WriteError::NoPermit(no)),
                 // The reply is lost or makes no sense: the truth is on the node.
-                Why::Broken(_) | Why::Deadline { .. } | Why::TargetUnreachable { .. } | Why::Reply { .. } => {
+                Why::Broken { .. } | Why::Deadline { .. } | Why::TargetUnreachable { .. } | Why::Reply { .. } => {
                     Some(error)
                 }
                 _ => return Err(WriteError::Refused(error)),

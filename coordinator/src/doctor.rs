@@ -11,7 +11,7 @@ use crate::fleet::Talk;
 use crate::inventory::{Context, Known};
 use crate::kube::access;
 use crate::plan::SCHEMA_VERSION;
-use crate::registry::preflight;
+use crate::registry::{explain, preflight};
 use agent::credential::Desired;
 
 /// How a check came out.
@@ -83,7 +83,7 @@ pub async fn registry(desired: &Desired, images: &[String], clock: &Clock) -> Ve
             checks.extend(passed.warnings().into_iter().map(|warning| check("registry", Health::Warning, warning)));
             checks
         }
-        Err(error) => vec![check("registry", Health::Failure, chain(&error))],
+        Err(error) => vec![check("registry", Health::Failure, explain(&error).await)],
     }
 }
 

@@ -284,7 +284,7 @@ impl Context {
 /// The chain of a call's error, but for what everybody would read twice.
 fn say(error: &CallError) -> String {
     match &error.why {
-        Why::Connect(_) => format!("no Talos endpoint could be reached ({})", chain(error)),
+        Why::Connect { .. } => format!("no Talos endpoint could be reached ({})", chain(error)),
         _ => chain(error),
     }
 }

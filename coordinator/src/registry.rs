@@ -6,6 +6,7 @@
 //! missing permission. The credential goes to the registry's own host or to the https realm that it names, to no other
 //! host on a redirect, and into no log.
 
+mod address;
 mod challenge;
 mod error;
 mod flow;
@@ -23,6 +24,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use talos_proto::clock::Clock;
 
+pub use address::explain;
 pub use error::{ImageFault, ImageProblem, PreflightError, Request, TransportError};
 
 /// How the login passed.

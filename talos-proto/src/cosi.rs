@@ -135,19 +135,19 @@ impl<R: Resource> Watch<R> {
                         return Ok(Change::Absent { id });
                     }
                     EventType::Bootstrapped => return Ok(Change::Bootstrapped),
-                    EventType::Errored => return Err(self.ended(Status::aborted("the watch ended with an error"))),
+                    EventType::Errored => return Err(self.ended(&Status::aborted("the watch ended with an error"))),
                     EventType::Noop => {}
                 }
             }
             match self.stream.message().await {
                 Ok(Some(reply)) => self.ready.extend(reply.event),
-                Ok(None) => return Err(self.ended(Status::unavailable("the watch ended"))),
-                Err(status) => return Err(self.ended(status)),
+                Ok(None) => return Err(self.ended(&Status::unavailable("the watch ended"))),
+                Err(status) => return Err(self.ended(&status)),
             }
         }
     }
 
-    fn ended(&self, status: Status) -> CallError {
+    fn ended(&self, status: &Status) -> CallError {
         self.node.error(&self.call, Why::of(status, READ_TIMEOUT, false))
     }
 }

@@ -25,8 +25,11 @@ pub struct CallError {
 #[derive(Debug, thiserror::Error)]
 pub enum Why {
     /// The endpoint could not be reached; nothing was sent.
-    #[error("cannot connect")]
-    Connect(#[source] Status),
+    #[error("cannot connect: {problem}")]
+    Connect {
+        /// The innermost cause, for instance `Connection refused (os error 111)`.
+        problem: String,
+    },
     /// The endpoint was reached but TLS failed: wrong CA, refused client certificate, a name that does not match.
     #[error("TLS: {problem}")]
     Tls {
@@ -58,8 +61,11 @@ pub enum Why {
         after: Duration,
     },
     /// The connection broke after the request was sent: it may have been done.
-    #[error("the connection broke before the answer")]
-    Broken(#[source] Status),
+    #[error("the connection broke before the answer: {problem}")]
+    Broken {
+        /// The innermost cause.
+        problem: String,
+    },
     /// The node refused; the words are kept back where they may hold a secret.
     #[error("refused: {code:?}{}", message.as_deref().map(|text| format!(": {text}")).unwrap_or_default())]
     Refused {
@@ -83,24 +89,25 @@ impl Why {
     /// Whose failure it is: true when another endpoint may well answer.
     #[must_use]
     pub fn is_endpoint(&self) -> bool {
-        matches!(self, Why::Connect(_) | Why::Tls { .. } | Why::NoForwarding)
+        matches!(self, Why::Connect { .. } | Why::Tls { .. } | Why::NoForwarding)
     }
 
     /// Whether the request cannot have been done: a mutating call may be sent again only then.
     #[must_use]
     pub fn nothing_sent(&self) -> bool {
-        matches!(self, Why::Connect(_) | Why::Tls { .. } | Why::NoForwarding | Why::NoPermit(_))
+        matches!(self, Why::Connect { .. } | Why::Tls { .. } | Why::NoForwarding | Why::NoPermit(_))
     }
 
     /// Sorts a status. `secret`: the words may hold a credential (ApplyConfiguration) and are dropped.
     #[must_use]
-    pub fn of(status: Status, after: Duration, secret: bool) -> Self {
-        if let Some(connect) = find::<ConnectError>(&status) {
-            return tls_problem(connect).map_or(Why::Connect(status), |problem| Why::Tls { problem });
+    pub fn of(status: &Status, after: Duration, secret: bool) -> Self {
+        if let Some(connect) = find::<ConnectError>(status) {
+            return tls_problem(connect)
+                .map_or_else(|| Why::Connect { problem: innermost(status) }, |problem| Why::Tls { problem });
         }
         // With TLS 1.3 the server judges our certificate after our side of the handshake is done: its alert arrives
         // as a broken connection.
-        if let Some(problem) = tls_problem(&status) {
+        if let Some(problem) = tls_problem(status) {
             return Why::Tls { problem };
         }
         // A status with a source was made on this side: the connection broke. One without came from the server.
@@ -119,7 +126,7 @@ impl Why {
             Code::OutOfRange if status.message().contains("message length too large") => {
                 Why::Reply { problem: message().unwrap_or_else(|| "message length too large".to_owned()) }
             }
-            _ if ours => Why::Broken(status),
+            _ if ours => Why::Broken { problem: innermost(status) },
             Code::Unavailable => Why::TargetUnreachable { message: message().unwrap_or_default() },
             code => Why::Refused { code, message: message() },
         }
@@ -155,6 +162,17 @@ pub fn tls_problem(error: &(dyn Error + 'static)) -> Option<String> {
     None
 }
 
+/// The last cause of an error: what tonic and hyper say above it is about themselves.
+fn innermost(error: &dyn Error) -> String {
+    let mut words = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        words = error.to_string();
+        next = error.source();
+    }
+    words
+}
+
 /// The whole chain of an error in one line, outermost first.
 #[must_use]
 pub fn chain(error: &dyn Error) -> String {
@@ -179,7 +197,7 @@ mod tests {
     /// The texts are those of talos-captures read.jsonl.
     #[test]
     fn w05_the_two_meanings_of_permission_denied() {
-        let sort = |status| Why::of(status, Duration::from_secs(1), false);
+        let sort = |status: Status| Why::of(&status, Duration::from_secs(1), false);
         assert!(matches!(sort(Status::permission_denied("not authorized")), Why::NotAuthorized));
         let older = Status::permission_denied("resource type \"BootIDs.runtime.talos.dev\" is not supported");
         assert!(matches!(sort(older), Why::NotSupported));
@@ -200,7 +218,7 @@ mod tests {
     #[test]
     fn the_words_of_a_refused_apply_are_dropped() {
         let status = Status::invalid_argument("diff: -password: old +password: new");
-        let error = Why::of(status, Duration::from_secs(1), true);
+        let error = Why::of(&status, Duration::from_secs(1), true);
         assert_eq!(error.to_string(), "refused: InvalidArgument");
     }
 }

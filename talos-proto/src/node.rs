@@ -170,7 +170,7 @@ impl Node {
             } else {
                 false
             };
-            let broke = matches!(why, Why::Broken(_));
+            let broke = matches!(why, Why::Broken { .. });
             last = Some(error(&route.endpoint, why));
             // Another call's end may have closed the connection under this one: the only way is worth a new one.
             if broke && retry && routes.is_empty() {
@@ -192,7 +192,7 @@ impl Node {
         let node = node.transpose().map_err(|_| Why::Reply { problem: "the address is no metadata".into() })?;
         let service = InterceptedService::new(route.channel.clone(), Header { node });
         match self.talos.clock().timeout(kind.timeout, send(service, kind.timeout)).await {
-            Ok(answer) => answer.map_err(|status| Why::of(status, kind.timeout, kind.secret)),
+            Ok(answer) => answer.map_err(|status| Why::of(&status, kind.timeout, kind.secret)),
             Err(_) => Err(Why::Deadline { after: kind.timeout }),
         }
     }
@@ -356,7 +356,7 @@ impl Node {
 /// etcd does not run, and asking twice would only take twice as long.
 fn worth_another(why: &Why, timeout: Duration) -> bool {
     match why {
-        Why::TargetUnreachable { .. } | Why::Broken(_) => true,
+        Why::TargetUnreachable { .. } | Why::Broken { .. } => true,
         Why::Deadline { .. } => timeout == READ_TIMEOUT,
         _ => false,
     }

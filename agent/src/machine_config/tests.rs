@@ -507,3 +507,26 @@ proptest! {
         prop_assert!(edited.map_or(true, |edited| edited.keeps_all_else_of(text.as_bytes())));
     }
 }
+
+#[test]
+fn c01_five_mebibytes_of_inline_files_stay_as_they_are() {
+    let line = format!("                {}\n", "---: not a separator, # not a comment ".repeat(3));
+    let content = line.repeat(5 * 1024 * 1024 / line.len() + 1);
+    let text = fixture("1.13-control-plane-document");
+    let files = format!(
+        "machine:\n    files:\n        - path: /var/etc/big\n          op: create\n          content: |\n{content}"
+    );
+    assert!(text.contains("\nmachine:\n"), "the fixture begins its machine section so");
+    let big = text.replacen("machine:\n", &files, 1);
+    let desired = new();
+    let edited = MachineConfig::parse(big.as_bytes()).unwrap().edit(&change(&desired)).unwrap();
+    assert!(edited.keeps_all_else_of(big.as_bytes()));
+    let after = MachineConfig::parse(&edited.bytes).unwrap();
+    assert!(
+        after
+            .effective_auth(&"ghcr.io".parse().unwrap())
+            .unwrap()
+            .same_as(desired.get(&"ghcr.io".parse().unwrap()).unwrap())
+    );
+    assert_eq!(after.annotation(KEY).as_deref(), Some(VALUE));
+}

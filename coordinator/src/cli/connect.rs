@@ -124,6 +124,12 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
         legacy_lease,
         output: _,
     } = common;
+    // A variable that is set to nothing is as good as none: CI sets optional ones so.
+    let given = |list: Vec<String>| list.into_iter().filter(|it| !it.trim().is_empty()).collect::<Vec<_>>();
+    let file = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
+    let (endpoints, nodes, exclude, image) = (given(endpoints), given(nodes), given(exclude), given(image));
+    let (talosconfig, kubeconfig, credential_file) = (file(talosconfig), file(kubeconfig), file(credential_file));
+    let (context, kube_context) = (context.filter(|it| !it.is_empty()), kube_context.filter(|it| !it.is_empty()));
     let roll = roll.unwrap_or_else(defaults);
     if roll.lease_duration.0 < SHORTEST_LEASE {
         let problem = format!("{:?} is too short; at least {SHORTEST_LEASE:?}", roll.lease_duration.0);

@@ -105,7 +105,7 @@ fn plan_row(node: &NodeRow, wide: bool) -> Vec<String> {
 
 /// The verification for people: the four claims side by side, then the evidence of what does not hold.
 #[must_use]
-pub fn verification(document: &PlanDocument, wide: bool) -> String {
+pub fn verification<'a>(document: &'a PlanDocument, wide: bool) -> String {
     let rows: Vec<Vec<String>> = document
         .nodes
         .iter()
@@ -120,20 +120,27 @@ pub fn verification(document: &PlanDocument, wide: bool) -> String {
         })
         .collect();
     let mut text = columns(&["NODE", "TALOS", "CONFIGURED", "LOADED", "PULL", "PROOF", "VERDICT"], &rows);
-    let mut evidence = String::new();
+    // The same evidence on several nodes is said once.
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut note = |node: &'a str, words: String| match groups.iter_mut().find(|(said, _)| *said == words) {
+        Some((_, nodes)) => nodes.push(node),
+        None => groups.push((words, vec![node])),
+    };
     for node in &document.nodes {
         match &node.claims {
             Some(claims) => {
                 for (name, answer, why) in each(claims) {
                     if wide || answer != Answer::True {
-                        let _ = writeln!(evidence, "{} {name}: {} ({why})", node.name, word(answer));
+                        note(&node.name, format!("{name}: {} ({why})", word(answer)));
                     }
                 }
             }
-            None => {
-                let _ = writeln!(evidence, "{}: {}", node.name, node.reason);
-            }
+            None => note(&node.name, node.reason.clone()),
         }
+    }
+    let mut evidence = String::new();
+    for (words, nodes) in groups {
+        let _ = writeln!(evidence, "{}: {words}", nodes.join(", "));
     }
     if !evidence.is_empty() {
         text.push('\n');

@@ -143,6 +143,7 @@ pub async fn drain(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result
     let budget = env.context.settings.budgets.drain;
     let _waiting = env.progress.waiting(node.name(), "draining", Some(env.clock().now() + budget));
     let say = |event: DrainProgress| match event {
+        DrainProgress::Started { pods: 0 } => {}
         DrainProgress::Started { pods } => env.say(node, &format!("draining {pods} pods")),
         DrainProgress::Blocked { pod, message } => env.say(node, &format!("eviction of {pod} is held back: {message}")),
         DrainProgress::Warning { pod, warning } => tracing::info!(%pod, %warning, "drain"),

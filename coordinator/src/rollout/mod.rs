@@ -26,7 +26,7 @@ use crate::holder::Holder;
 use crate::inventory::{Context, Inventory, Known};
 use crate::kube::access;
 use crate::kube::lease::{AcquireError, HeldLease, LeaseOptions, LeaseProgress, LeaseState, Release, acquire};
-use crate::registry::preflight;
+use crate::registry::{explain, preflight};
 use crate::report::progress::{Progress, short};
 use env::Env;
 
@@ -330,7 +330,7 @@ impl Rollout {
                 true
             }
             Err(error) => {
-                self.fail(Exit::Failed, "", format!("{}; the credential was written nowhere", chain(&error)));
+                self.fail(Exit::Failed, "", format!("{}; the credential was written nowhere", explain(&error).await));
                 false
             }
         }

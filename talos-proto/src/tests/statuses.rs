@@ -60,7 +60,7 @@ fn w05_every_recorded_refusal_is_sorted_by_what_one_would_do_about_it() {
         };
         let row = KINDS.iter().position(fits).unwrap_or_else(|| panic!("{}: no row for {:?}", call.at, call.message));
         used[row] += 1;
-        let why = Why::of(Status::new(code, call.message.clone()), Duration::from_secs(8), false);
+        let why = Why::of(&Status::new(code, call.message.clone()), Duration::from_secs(8), false);
         assert_eq!(name(&why), KINDS[row].3, "{}: {code:?} {:?}", call.at, call.message);
         // All of these came through an endpoint that answered: another one is no better, and something was sent.
         assert!(!why.is_endpoint() && !why.nothing_sent(), "{}", call.at);
@@ -79,7 +79,7 @@ fn w05_no_word_of_a_refused_apply_is_kept() {
     let mut diffs = 0;
     for call in calls().iter().filter(|call| call.method.ends_with("/ApplyConfiguration") && call.code_number != 0) {
         let why =
-            Why::of(Status::new(Code::from_i32(call.code_number), call.message.clone()), Duration::from_secs(8), true);
+            Why::of(&Status::new(Code::from_i32(call.code_number), call.message.clone()), Duration::from_secs(8), true);
         let shown = format!("{why:?} {}", chain(&why));
         for word in ["barsecret", "diff", "registries", "RegistryAuthConfig", "nodeLabels"] {
             assert!(!shown.contains(word), "{}: {shown}", call.at);

@@ -49,6 +49,8 @@ pub struct Controllers {
     /// Since when a pod (by UID) is ending or starting.
     since: HashMap<String, Moment>,
     heard: HashMap<String, Moment>,
+    /// Nodes that must have been Ready before the first pod is placed: else all would land on the first that is.
+    awaited: usize,
 }
 
 const CONTROL_PLANE_PODS: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
@@ -56,8 +58,8 @@ const CONTROL_PLANE_PODS: [&str; 3] = ["kube-apiserver", "kube-controller-manage
 impl Controllers {
     /// Controllers that have seen nothing yet.
     #[must_use]
-    pub fn new(pace: Pace, replica_sets: Vec<ReplicaSet>) -> Self {
-        Self { pace, replica_sets, since: HashMap::new(), heard: HashMap::new() }
+    pub fn new(pace: Pace, replica_sets: Vec<ReplicaSet>, machines: usize) -> Self {
+        Self { pace, replica_sets, since: HashMap::new(), heard: HashMap::new(), awaited: machines }
     }
 
     /// One pass over everything.
@@ -68,7 +70,10 @@ impl Controllers {
         mirror_pods(state, kubelets);
         daemon_pods(state);
         self.replicas(state);
-        schedule(state);
+        if state.list(Kind::Node).filter(|node| is_ready(node)).count() >= self.awaited {
+            self.awaited = 0;
+            schedule(state);
+        }
         self.pods(state, kubelets, now);
         budgets(state);
     }

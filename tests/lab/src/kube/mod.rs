@@ -96,10 +96,11 @@ impl Kube {
         store.create(Kind::DaemonSet, objects::daemon_set("kube-system", "kube-flannel"));
         store.create(Kind::PodDisruptionBudget, objects::budget("default", "web"));
         let replica_sets = vec![ReplicaSet::new("default", "web", 2 * workers)];
+        let machines = options.machines.len();
         let kubelets = Kubelets::new(options.machines);
         let stop = CancellationToken::new();
         let kube = Arc::new(Self { store, kubelets, servers, shared, ca, clock, stop });
-        tokio::spawn(Arc::clone(&kube).control(Controllers::new(options.pace, replica_sets)));
+        tokio::spawn(Arc::clone(&kube).control(Controllers::new(options.pace, replica_sets, machines)));
         Ok(kube)
     }
 
