@@ -358,14 +358,25 @@ async fn perform(env: Env, known: Known, before: FleetNode, task: Task) -> Box<P
         env.clock().sleep(PAUSE).await;
     }
     let known = with_claim(known, &before, &learned);
-    let mut fresh = env.context.look_again(before.name(), &known).await;
+    let mut fresh = look_after(&env, &before, &task, &known).await;
     // An API that is away is waited for here: nothing is decided again from what was known before the step.
     let deadline = env.clock().now() + env.context.settings.budgets.reboot;
     while matches!(fresh, Err(ReadError::Unreachable { .. })) && env.can_go_on() && env.clock().now() < deadline {
         env.clock().sleep(PAUSE).await;
-        fresh = env.context.look_again(before.name(), &known).await;
+        fresh = look_after(&env, &before, &task, &known).await;
     }
     Box::new(Performed { before, task, learned, end, fresh })
+}
+
+/// What a step has changed is read again, and nothing else: fence, cordon and pods are not Talos's, and what Talos says is
+/// looked at once more before the one step that counts, the reboot.
+async fn look_after(env: &Env, before: &FleetNode, task: &Task, known: &Known) -> Result<Option<FleetNode>, ReadError> {
+    match task {
+        Task::Adopt | Task::Step(Step::Claim | Step::Drain | Step::Release) if before.facts().is_some() => {
+            env.context.look_at_fence(before, known).await
+        }
+        _ => env.context.look_again(before.name(), known).await,
+    }
 }
 
 fn with_claim(mut known: Known, node: &FleetNode, learned: &Learned) -> Known {
