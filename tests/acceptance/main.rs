@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "tests of real processes wait in real time")]
 
 mod canary;
+mod churn;
 mod crash;
 mod docs;
 mod doctor;
