@@ -214,10 +214,8 @@ impl Acquisition<'_> {
                 Ok(Some(record)) => record,
                 Ok(None) => {
                     self.answered = clock.now();
-                    let from = self.attempt();
-                    match self.wire.create(&self.options.holder, &self.options.timing).await {
-                        Ok(record) => return Ok((record, from)),
-                        Err(error) => self.go_on_after(error).await?,
+                    if let Some(taken) = self.write(None).await? {
+                        return Ok(taken);
                     }
                     continue;
                 }
@@ -237,10 +235,8 @@ impl Acquisition<'_> {
             match evaluate(&record, &options.holder.identity, unchanged, &life, options.takeover, &options.timing) {
                 Evaluation::Ours => return Ok((record, self.tried.unwrap_or(self.began))),
                 Evaluation::Free => {
-                    let from = self.attempt();
-                    match self.wire.take(&record, &options.holder, &options.timing).await {
-                        Ok(record) => return Ok((record, from)),
-                        Err(error) => self.go_on_after(error).await?,
+                    if let Some(taken) = self.write(Some(&record)).await? {
+                        return Ok(taken);
                     }
                 }
                 Evaluation::HeldAlive { why } => self.wait_or_refuse(record, why).await?,
@@ -265,10 +261,8 @@ impl Acquisition<'_> {
                         clock.sleep(options.timing.call).await;
                         continue;
                     }
-                    let from = self.attempt();
-                    match self.wire.take(&record, &options.holder, &options.timing).await {
-                        Ok(record) => return Ok((record, from)),
-                        Err(error) => self.go_on_after(error).await?,
+                    if let Some(taken) = self.write(Some(&record)).await? {
+                        return Ok(taken);
                     }
                 }
             }
@@ -279,10 +273,19 @@ impl Acquisition<'_> {
         (self.options.progress)(progress);
     }
 
-    fn attempt(&mut self) -> Moment {
-        let now = self.wire.servers.clock().now();
-        self.tried.get_or_insert(now);
-        now
+    /// Writes us into the lease as it was read, or creates it. None: it was not written this time, and is read again.
+    async fn write(&mut self, read: Option<&LeaseRecord>) -> Result<Option<(LeaseRecord, Moment)>, AcquireError> {
+        let from = self.wire.servers.clock().now();
+        self.tried.get_or_insert(from);
+        let LeaseOptions { holder, timing, .. } = self.options;
+        let written = match read {
+            Some(record) => self.wire.take(record, holder, timing).await,
+            None => self.wire.create(holder, timing).await,
+        };
+        match written {
+            Ok(record) => Ok(Some((record, from))),
+            Err(error) => self.go_on_after(error).await.map(|()| None),
+        }
     }
 
     fn lease(&self) -> String {
