@@ -17,6 +17,7 @@ use base64::engine::general_purpose::STANDARD;
 use secrecy::{ExposeSecret as _, SecretString};
 use zeroize::Zeroizing;
 
+pub use documents::kind_of;
 pub use error::{CredentialError, EntryFault, Format};
 pub use host::{HostError, RegistryHost};
 

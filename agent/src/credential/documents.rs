@@ -193,8 +193,9 @@ fn is_base64_of_json(text: &str) -> bool {
     STANDARD.decode(compact).is_ok_and(|bytes| bytes.trim_ascii_start().starts_with(b"{"))
 }
 
-/// What a value is instead of text.
-pub(super) fn kind_of(value: &Value) -> &'static str {
+/// What a YAML value is, for a message that expected something else. Never the value itself.
+#[must_use]
+pub fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "empty",
         Value::Bool(_) => "a boolean",

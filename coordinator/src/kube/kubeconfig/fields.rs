@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use agent::credential::kind_of;
 use serde_yaml::{Mapping, Value};
 
 use super::KubeconfigError;
@@ -60,7 +61,7 @@ impl<'a> At<'a> {
         match self.get(key) {
             None => Ok(false),
             Some(Value::Bool(flag)) => Ok(*flag),
-            Some(other) => Err(self.fault(key, format!("is {}; write true or false, without quotes", kind(other)))),
+            Some(other) => Err(self.fault(key, format!("is {}; write true or false, without quotes", kind_of(other)))),
         }
     }
 
@@ -85,7 +86,7 @@ impl<'a> At<'a> {
         match self.get(key) {
             None => Ok(&[]),
             Some(Value::Sequence(items)) => Ok(items),
-            Some(other) => Err(self.fault(key, format!("is {}, not a list", kind(other)))),
+            Some(other) => Err(self.fault(key, format!("is {}, not a list", kind_of(other)))),
         }
     }
 
@@ -97,7 +98,7 @@ impl<'a> At<'a> {
     fn at(&self, key: &str, value: &'a Value) -> Result<At<'a>, KubeconfigError> {
         match value {
             Value::Mapping(mapping) => Ok(At { file: self.file, path: self.path_of(key), mapping: Some(mapping) }),
-            other => Err(self.fault(key, format!("is {}, not a mapping", kind(other)))),
+            other => Err(self.fault(key, format!("is {}, not a mapping", kind_of(other)))),
         }
     }
 
@@ -118,20 +119,7 @@ impl<'a> At<'a> {
 
 fn not_text(value: &Value) -> String {
     match value {
-        Value::Number(_) | Value::Bool(_) => format!("is {}, not text; put it in quotes", kind(value)),
-        other => format!("is {}, not text", kind(other)),
-    }
-}
-
-/// What a value is, for messages.
-pub(super) fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "empty",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "text",
-        Value::Sequence(_) => "a list",
-        Value::Mapping(_) => "a mapping",
-        Value::Tagged(_) => "a value with a YAML tag",
+        Value::Number(_) | Value::Bool(_) => format!("is {}, not text; put it in quotes", kind_of(value)),
+        other => format!("is {}, not text", kind_of(other)),
     }
 }

@@ -3,10 +3,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use agent::credential::kind_of;
 use serde::Deserialize as _;
 use serde_yaml::Value;
 
-use super::fields::{At, kind};
+use super::fields::At;
 use super::{KubeconfigError, Sources};
 
 /// One file as plain YAML.
@@ -115,7 +116,7 @@ fn problem_of(root: &Value) -> Option<String> {
             let other = mapping.get("kind").and_then(Value::as_str).filter(|kind| *kind != "Config")?;
             Some(format!("its kind is {other}; a kubeconfig has kind: Config"))
         }
-        other => Some(format!("it is {}, not a mapping with clusters, users and contexts", kind(other))),
+        other => Some(format!("it is {}, not a mapping with clusters, users and contexts", kind_of(other))),
     }
 }
 
@@ -134,7 +135,7 @@ impl File {
             Some(other) => Err(KubeconfigError::Value {
                 file: self.path.clone(),
                 path: section.to_owned(),
-                problem: format!("is {}, not a list (- name: …)", kind(other)),
+                problem: format!("is {}, not a list (- name: …)", kind_of(other)),
             }),
         }
     }
@@ -181,7 +182,7 @@ pub(super) fn entry<'a>(files: &'a [File], of: Entry, name: &str) -> Result<Opti
                     Some(Value::Mapping(mapping)) => Some(mapping),
                     None | Some(Value::Null) if needs.is_empty() => None,
                     None | Some(Value::Null) => return Err(fault(path, format!("is empty; it needs {needs}"))),
-                    Some(other) => return Err(fault(path, format!("is {}, not a mapping", kind(other)))),
+                    Some(other) => return Err(fault(path, format!("is {}, not a mapping", kind_of(other)))),
                 };
                 return Ok(Some(At { file: &file.path, path, mapping }));
             }
