@@ -72,6 +72,22 @@ struct Inner {
     calls: AtomicU64,
 }
 
+impl Inner {
+    fn new(clock: Clock, routing: Routing, tls: ClientTlsConfig, endpoints: Vec<Route>) -> Self {
+        Self {
+            clock,
+            routing,
+            tls,
+            endpoints,
+            direct: Mutex::default(),
+            benched: Mutex::default(),
+            avoided: Mutex::default(),
+            in_flight: Semaphore::new(IN_FLIGHT),
+            calls: AtomicU64::new(0),
+        }
+    }
+}
+
 /// A channel and where it leads.
 #[derive(Clone)]
 pub(crate) struct Route {
@@ -103,19 +119,7 @@ impl Talos {
             .identity(tonic::transport::Identity::from_pem(&identity.crt, identity.key.as_slice()))
             .timeout(CONNECT_TIMEOUT);
         let endpoints = endpoints.iter().map(|endpoint| open(&tls, endpoint, false)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self {
-            inner: Arc::new(Inner {
-                clock,
-                routing,
-                tls,
-                endpoints,
-                direct: Mutex::default(),
-                benched: Mutex::default(),
-                avoided: Mutex::default(),
-                in_flight: Semaphore::new(IN_FLIGHT),
-                calls: AtomicU64::new(0),
-            }),
-        })
+        Ok(Self { inner: Arc::new(Inner::new(clock, routing, tls, endpoints)) })
     }
 
     /// The node with that address.
@@ -267,19 +271,8 @@ impl Talos {
         let channel =
             adjust(tuned(Target::from_static("http://10.0.0.2:50000"))).connect_with_connector_lazy(connector);
         let endpoint = Endpoint { host: "10.0.0.2".into(), port: APID_PORT };
-        Self {
-            inner: Arc::new(Inner {
-                clock,
-                routing: Routing::Proxy,
-                tls: ClientTlsConfig::new(),
-                endpoints: vec![Route { endpoint, channel, direct: false }],
-                direct: Mutex::default(),
-                benched: Mutex::default(),
-                avoided: Mutex::default(),
-                in_flight: Semaphore::new(IN_FLIGHT),
-                calls: AtomicU64::new(0),
-            }),
-        }
+        let route = Route { endpoint, channel, direct: false };
+        Self { inner: Arc::new(Inner::new(clock, Routing::Proxy, ClientTlsConfig::new(), vec![route])) }
     }
 }
 
