@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use talos_proto::chain;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cluster::Lab;
@@ -124,16 +125,6 @@ pub fn run(cli: Cli) -> ExitCode {
 
 fn say(line: &str) -> Result<(), String> {
     writeln!(io::stdout(), "{line}").map_err(|error| error.to_string())
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 fn block_on<T>(work: impl Future<Output = T>) -> Result<T, String> {

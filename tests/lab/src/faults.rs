@@ -98,12 +98,6 @@ impl CrashPoint {
         self.reached.wait_for(Option::is_some).await.ok().and_then(|mutation| mutation.clone())
     }
 
-    /// Whether the request is held there now.
-    #[must_use]
-    pub fn is_reached(&self) -> bool {
-        self.reached.borrow().is_some()
-    }
-
     /// Lets it go on as if nothing had been.
     pub fn release(self) {
         let _ = self.fate.send(Some(Fate::Continue));

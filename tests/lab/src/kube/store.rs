@@ -267,11 +267,6 @@ impl Store {
         self.with(|state| state.edit(Kind::Node, "", name, change))
     }
 
-    /// The same for a Pod.
-    pub fn edit_pod(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> Option<Arc<Value>> {
-        self.with(|state| state.edit(Kind::Pod, namespace, name, change))
-    }
-
     /// The same for a PodDisruptionBudget; its generation moves, as with a change of its spec.
     pub fn edit_pdb(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Value)) -> Option<Arc<Value>> {
         self.with(|state| {
