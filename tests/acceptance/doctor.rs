@@ -9,11 +9,8 @@ use lab::cluster::USER;
 use lab::kube::authz::{Rule, rules_of};
 use serde_json::{Value, json};
 
-use crate::harness::{Bed, Ended, LEASE, bare, finish, read, row};
-
-async fn small() -> Bed {
-    Bed::new(|options| (options.control_planes, options.workers) = (1, 2)).await
-}
+use crate::harness::{Ended, LEASE, bare, finish, read, row};
+use crate::scene::two_workers;
 
 /// The checks of one name, each as its result and its detail.
 fn checks(ended: &Ended, name: &str) -> Vec<(String, String)> {
@@ -25,7 +22,7 @@ fn checks(ended: &Ended, name: &str) -> Vec<(String, String)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k11_the_registry_alone_is_asked_without_any_cluster() {
-    let bed = small().await;
+    let bed = two_workers().await;
     let (host, image) = (bed.lab.registry().host(), bed.lab.image());
     let doctor = async |file: &str, image: &str| {
         let mut doctor = bare();
@@ -71,7 +68,7 @@ async fn k11_the_registry_alone_is_asked_without_any_cluster() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n12_an_operator_is_told_what_it_can_and_cannot_do() {
-    let bed = small().await;
+    let bed = two_workers().await;
     bed.prove_old().await;
     let operator = bed.lab.dir().join("talosconfig-operator").display().to_string();
     let old = bed.lab.credential_file(Held::Old).display().to_string();
@@ -126,7 +123,7 @@ fn rights() -> Vec<Rule> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn l25_a_verb_that_is_missing_is_named_before_the_first_mutation() {
-    let bed = small().await;
+    let bed = two_workers().await;
     let server = format!("https://{}:6443", bed.lab.node("cp-1").address());
     let kubeconfig = bed.write("kubeconfig-least", &bed.lab.kubeconfig_for(LEAST, &[], &server));
     let least = [("--kubeconfig", kubeconfig.as_str())];

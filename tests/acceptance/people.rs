@@ -9,23 +9,11 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::{Bed, Ended, LIMIT, bare, ended, finish};
-use crate::scene::{Gate, block_evictions, evictions, lease_is_held, requests, side_by_side, signal};
+use crate::scene::{
+    Gate, assert_snapshot, block_evictions, evictions, lease_is_held, requests, side_by_side, signal, two_workers,
+};
 
 const WORKER: [&str; 2] = ["-n", "worker-1"];
-
-/// One control plane, which is left out, and two workers with the old credential: what is drained off the one finds a
-/// place on the other.
-async fn small() -> Bed {
-    Bed::new(|options| (options.control_planes, options.workers) = (1, 2)).await
-}
-
-fn assert_snapshot(name: &str, text: &str) {
-    let mut settings = insta::Settings::clone_current();
-    settings.set_snapshot_path("snapshots");
-    settings.set_prepend_module_to_snapshot(false);
-    settings.set_omit_expression(true);
-    settings.bind(|| insta::assert_snapshot!(name, text));
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p02_the_help_of_each_command_is_stable() {
@@ -61,7 +49,7 @@ fn assert_plain(what: &str, ended: &Ended) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p04_piped_output_has_no_colour_and_progress_is_on_stderr_only() {
-    let bed = small().await;
+    let bed = two_workers().await;
     for command in ["plan", "verify", "doctor"] {
         for format in ["table", "wide", "json", "yaml"] {
             let mut shown = bed.command(command, &["-o", format]);
@@ -120,7 +108,7 @@ async fn assert_given_back_and_finished(bed: &Bed) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p08_the_time_is_up_or_the_job_is_cancelled_in_a_drain_and_all_is_given_back() {
     let timeout = async {
-        let bed = small().await;
+        let bed = two_workers().await;
         block_evictions(&bed, true);
         let stopped = bed.run(&["-n", "worker-1", "--timeout", "3s", "-o", "json"]).await.expect(4);
         assert!(evictions(&bed) > 0, "it was draining: {}", stopped.stderr);
@@ -129,7 +117,7 @@ async fn p08_the_time_is_up_or_the_job_is_cancelled_in_a_drain_and_all_is_given_
     };
     // As a CI cancels: INT, and TERM a moment later. It is one cancellation.
     let cancelled = async {
-        let bed = small().await;
+        let bed = two_workers().await;
         block_evictions(&bed, true);
         let mut gate = Gate::new(&bed);
         let child = bed.start(&WORKER);
@@ -148,7 +136,7 @@ async fn p08_the_time_is_up_or_the_job_is_cancelled_in_a_drain_and_all_is_given_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn l20_a_second_sigterm_ends_the_run_at_once() {
-    let bed = small().await;
+    let bed = two_workers().await;
     block_evictions(&bed, true);
     let mut gate = Gate::new(&bed);
     let mut child = bed.start(&WORKER);

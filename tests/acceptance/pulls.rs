@@ -1,21 +1,14 @@
 //! Pulls that prove nothing, or never answer: K08, N25, W08.
 
 use futures::FutureExt as _;
+use lab::Held;
 use lab::cluster::USER;
 use lab::faults::When::Before;
 use lab::talos::Namespace;
-use lab::{Held, Options};
 use serde_json::json;
 
 use crate::harness::{Bed, Ended, LEASE, ended, eventually, finish, row};
-use crate::scene::{Gate, lease_is_held, requests, side_by_side};
-
-/// One control plane, which is left out, and two workers: what is drained off the one finds a place on the other.
-fn two_workers(options: &mut Options) {
-    (options.control_planes, options.workers) = (1, 2);
-}
-
-const BOTH: [&str; 2] = ["-n", "worker-1,worker-2"];
+use crate::scene::{BOTH, Gate, lease_is_held, requests, side_by_side, two_workers};
 
 /// How often it is said that pulls prove nothing.
 fn warnings(ended: &Ended) -> Vec<&str> {
@@ -68,7 +61,7 @@ async fn k08_a_pull_that_a_mirror_may_answer_proves_nothing_and_says_why() {
     let forms: [(&str, Form); 2] = [("document", document), ("legacy", legacy)];
     let cases = forms.into_iter().map(|(name, form)| {
         let case = async move {
-            let bed = Bed::new(two_workers).await;
+            let bed = two_workers().await;
             let host = bed.lab.registry().host();
             bed.apply("worker-1", &form(&host, &bed.config("worker-1")));
             let done = bed.run(&["-n", "worker-1"]).await.expect(0);
@@ -89,7 +82,7 @@ async fn n25_without_an_image_or_with_one_that_is_there_nothing_is_proved_and_it
     let names = ["worker-1", "worker-2"];
     let images = move |bed: &Bed, namespace| names.map(|name| bed.lab.node(name).images(namespace));
     let none = async move {
-        let bed = Bed::new(two_workers).await;
+        let bed = two_workers().await;
         for name in names {
             bed.lab.node(name).preload_image(Namespace::Cri, &bed.lab.image(), "sha256:00");
         }
@@ -103,13 +96,13 @@ async fn n25_without_an_image_or_with_one_that_is_there_nothing_is_proved_and_it
     };
     // The canary alone: its warning is not swallowed by its own line.
     let alone = async move {
-        let bed = Bed::new(two_workers).await;
+        let bed = two_workers().await;
         let done = roll(&bed, &[("--image", "")], &["-n", "worker-1"]).await.expect(0);
         assert_eq!(warnings(&done).len(), 1, "{}", done.stderr);
         assert_current_without_pull(&bed, &[("--image", "")], &["worker-1"], "no image").await;
     };
     let present = async move {
-        let bed = Bed::new(two_workers).await;
+        let bed = two_workers().await;
         for name in names {
             bed.lab.node(name).preload_image(Namespace::System, &bed.lab.image(), "sha256:00");
             bed.lab.node(name).preload_image(Namespace::Cri, &bed.lab.image(), "sha256:00");
@@ -124,7 +117,7 @@ async fn n25_without_an_image_or_with_one_that_is_there_nothing_is_proved_and_it
     };
     // A pull that proves something leaves no name behind, and takes none of the applications' away.
     let proved = async move {
-        let bed = Bed::new(two_workers).await;
+        let bed = two_workers().await;
         bed.lab.node("worker-1").preload_image(Namespace::Cri, &bed.lab.image(), "sha256:00");
         let before = bed.lab.node("worker-1").images(Namespace::Cri);
         let done = bed.run(&["-n", "worker-1"]).await.expect(0);
@@ -141,6 +134,18 @@ async fn n25_without_an_image_or_with_one_that_is_there_nothing_is_proved_and_it
 /// Talos tries a refused login over and over for 20 minutes and says nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn w08_a_pull_with_a_refused_credential_has_its_own_deadline_and_is_tried_once() {
+    /// The registry refuses the credential after its preflight and before the node's pull.
+    async fn run_refused_at_its_pull(bed: &Bed) -> Ended {
+        let mut gate = Gate::new(bed);
+        let child = bed.start(&["-n", "worker-1"]);
+        let held = gate.hold(Before, "Pull worker-1", 1).await;
+        drop(gate);
+        bed.lab.registry().revoke(USER, bed.lab.new_password());
+        held.release();
+        let failed = ended(child).await.expect(1);
+        assert_one_try(bed, &failed);
+        failed
+    }
     fn assert_one_try(bed: &Bed, failed: &Ended) {
         let pulls = requests(bed, "Pull", "worker-1");
         let [pull] = &pulls[..] else { panic!("{} pulls: {}", pulls.len(), failed.stderr) };
@@ -156,34 +161,20 @@ async fn w08_a_pull_with_a_refused_credential_has_its_own_deadline_and_is_tried_
         assert!(!lease_is_held(bed));
     }
     let canary = async {
-        let bed = Bed::new(two_workers).await;
+        let bed = two_workers().await;
         let before = bed.config("worker-1");
-        let mut gate = Gate::new(&bed);
-        let child = bed.start(&["-n", "worker-1"]);
-        let held = gate.hold(Before, "Pull worker-1", 1).await;
-        drop(gate);
-        bed.lab.registry().revoke(USER, bed.lab.new_password());
-        held.release();
-        let failed = ended(child).await.expect(1);
-        assert_one_try(&bed, &failed);
+        let failed = run_refused_at_its_pull(&bed).await;
         assert!(failed.stderr.contains("the old credential is back"), "{}", failed.stderr);
         assert_eq!(bed.config("worker-1"), before);
         assert_eq!(bed.truth_of("worker-1").boots, 0);
     };
     // The same where the credential is there already and only its proof is missing: nothing to put back.
     let unproved = async {
-        let bed = Bed::new(two_workers).await;
+        let bed = two_workers().await;
         bed.apply("worker-1", &bed.config_with_new("worker-1"));
         bed.lab.node("worker-1").kill_cri();
         eventually("it is loaded", || bed.truth_of("worker-1").cri_loaded == Held::New).await;
-        let mut gate = Gate::new(&bed);
-        let child = bed.start(&["-n", "worker-1"]);
-        let held = gate.hold(Before, "Pull worker-1", 1).await;
-        drop(gate);
-        bed.lab.registry().revoke(USER, bed.lab.new_password());
-        held.release();
-        let failed = ended(child).await.expect(1);
-        assert_one_try(&bed, &failed);
+        run_refused_at_its_pull(&bed).await;
         let node = bed.truth_of("worker-1");
         assert_eq!((node.boots, node.record, node.cordoned), (0, None, false));
     };

@@ -13,17 +13,11 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::harness::{Bed, LEASE, eventually, row};
-use crate::scene::{FENCE, Gate, kill, lease_is_held, requests, side_by_side};
+use crate::scene::{FENCE, Gate, kill, lease_is_held, requests, side_by_side, two_workers};
 
 const OURS: (&str, &str) = ("kube-system", "talos-ghcr");
 const OTHERS: (&str, &str) = ("platform", "another-rollout");
 const HOLDER: &str = "fedcba9876543210-gh17123456789.1-0a6e2a51-8a0f-4c7a-9a53-54f0a9f4ce10";
-
-/// One control plane, which is left out, and two workers with the old credential: what is drained off the one finds a
-/// place on the other.
-async fn two_workers() -> Bed {
-    Bed::new(|options| (options.control_planes, options.workers) = (1, 2)).await
-}
 
 /// A fence as a run of `HOLDER` under that Lease wrote it in its 535th epoch, with the cordon that belongs to it.
 fn put_fence(bed: &Bed, name: &str, lease: (&str, &str), step: &str) -> Value {

@@ -25,6 +25,15 @@ const MANY: u64 = 400;
 /// Labs that run side by side: they wait most of the time.
 const AT_ONCE: usize = 4;
 
+/// Both of [`two_workers`], and not the control plane.
+pub const BOTH: [&str; 2] = ["-n", "worker-1,worker-2"];
+
+/// One control plane, which is left out, and two workers with the old credential: what is drained off the one finds a
+/// place on the other.
+pub async fn two_workers() -> Bed {
+    Bed::new(|options| (options.control_planes, options.workers) = (1, 2)).await
+}
+
 /// Three control planes and two workers, of which only `stale` still hold the old credential. The others hold the new
 /// one, configured and loaded by a restart of their CRI, and no record says so: a run only proves them.
 pub async fn only_stale(stale: &[&str]) -> Bed {
@@ -261,4 +270,13 @@ pub async fn side_by_side(cases: Vec<(String, BoxFuture<'static, ()>)>) {
         }
     }
     assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n\n"));
+}
+
+/// Compares with `snapshots/NAME.snap`.
+pub fn assert_snapshot(name: &str, text: &str) {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path("snapshots");
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!(name, text));
 }

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use lab::Held;
 
 use crate::harness::{Bed, row};
+use crate::scene::assert_snapshot;
 
 /// A document with everything that differs from lab to lab in words: addresses, times, revisions, holders.
 fn redacted(bed: &Bed, text: &str) -> String {
@@ -27,14 +28,6 @@ fn redacted(bed: &Bed, text: &str) -> String {
         out.push_str(end);
     }
     out
-}
-
-fn assert_snapshot(name: &str, text: &str) {
-    let mut settings = insta::Settings::clone_current();
-    settings.set_snapshot_path("snapshots");
-    settings.set_prepend_module_to_snapshot(false);
-    settings.set_omit_expression(true);
-    settings.bind(|| insta::assert_snapshot!(name, text));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,18 +13,10 @@ use lab::kube::kind::Kind;
 use serde_json::json;
 
 use crate::harness::{Bed, Ended, ended, eventually, leaks, read};
-use crate::scene::{Gate, Story, lease_is_held, requests, side_by_side};
+use crate::scene::{BOTH, Gate, Story, lease_is_held, requests, side_by_side, two_workers};
 
 /// The annotation of the record.
 const PROOF: &str = "talos-ghcr/proof";
-
-/// One control plane, which is left out, and two workers that hold the old credential: what is drained off the one
-/// finds a place on the other.
-async fn two_workers() -> Bed {
-    Bed::new(|options| (options.control_planes, options.workers) = (1, 2)).await
-}
-
-const BOTH: [&str; 2] = ["-n", "worker-1,worker-2"];
 
 /// Another tool stages a change that only a boot can bring, and the node boots: what was made of the config from before
 /// cannot be applied any more. Talos refuses it with a diff.
