@@ -15,7 +15,7 @@ use talos_proto::{CallError, Talos, Why};
 
 use crate::decide::canary_has_passed;
 use crate::endpoint;
-use crate::fleet::{Fencing, FleetNode, Snapshot, Talk};
+use crate::fleet::{Endpoint, Fencing, FleetNode, Snapshot, Talk};
 use crate::holder::{Life, life_of};
 use crate::identity::mismatch;
 use crate::kube::api_servers::{ApiServers, ReadError};
@@ -162,18 +162,22 @@ impl Context {
             let first = fleet.first().map_or_else(|| "the cluster has no Nodes".into(), reason);
             return Err(InventoryError::NothingJoined { nodes: fleet.len(), first });
         }
-        let (host, port) = self.servers.server();
-        let resolved = endpoint::resolve(&host, port).await;
-        let endpoint = endpoint::find((&host, port), &resolved, &fleet);
         let snapshot = Snapshot {
             canary_passed: canary_has_passed(&fleet),
-            endpoint,
+            endpoint: self.find_endpoint(&fleet).await,
             leader: None,
             halted: known.halted,
             warnings: self.warnings(&fleet),
             nodes: fleet,
         };
         Ok(Inventory { snapshot, lease, legacy })
+    }
+
+    /// Which of these nodes serves the kubeconfig's endpoint, its name resolved anew.
+    pub async fn find_endpoint(&self, fleet: &[FleetNode]) -> Endpoint {
+        let (host, port) = self.servers.server();
+        let resolved = endpoint::resolve(&host, port).await;
+        endpoint::find((&host, port), &resolved, fleet)
     }
 
     /// Looks only at the Node and the fence on it, keeping what Talos said before: for what must be undone at once.

@@ -14,7 +14,6 @@ use super::env::Env;
 use super::outcome::{End, Failure, Learned};
 use super::{Rollout, credential, disrupt, reboot};
 use crate::decide::{Action, Task, decide, give_back};
-use crate::endpoint;
 use crate::exit::Exit;
 use crate::fleet::{FleetNode, Snapshot};
 use crate::gates;
@@ -180,9 +179,7 @@ impl Rollout {
                 facts.addresses = seen;
             }
         }
-        let (host, port) = self.env.context.servers.server();
-        let resolved = endpoint::resolve(&host, port).await;
-        let found = endpoint::find((&host, port), &resolved, &snapshot.nodes);
+        let found = self.env.context.find_endpoint(&snapshot.nodes).await;
         if !found.known {
             self.env.progress.event("", &format!("{}: the endpoint node is taken to be as before", found.rule));
             return;
