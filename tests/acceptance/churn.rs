@@ -30,7 +30,7 @@ async fn a01_a_node_that_is_deleted_while_it_reboots_is_no_failure_and_the_other
     eventually("worker-1 is asked to reboot", || step(&bed, "worker-1").as_deref() == Some("rebooting")).await;
     eventually("it is dark", || !bed.is_up("worker-1")).await;
     bed.lab.node("worker-1").stop();
-    bed.lab.kube().store().remove(Kind::Node, "", "worker-1").expect("it was there");
+    bed.lab.objects().remove(Kind::Node, "", "worker-1").expect("it was there");
     ended(run).await.expect(0);
     assert_rolled(&bed, "worker-2");
     assert!(!bed.lab.truth().lease.is_some_and(|lease| lease.is_held()));
@@ -40,7 +40,7 @@ async fn a01_a_node_that_is_deleted_while_it_reboots_is_no_failure_and_the_other
 async fn a03_a04_a_node_that_the_autoscaler_takes_is_left_alone_and_a_candidate_is_rolled() {
     let bed = stale_of_four().await;
     let taint = |node: &str, key: &str, effect: &str| {
-        bed.lab.kube().store().edit_node(node, |node| {
+        bed.lab.objects().edit_node(node, |node| {
             let taint = json!({"key": key, "value": "1767000000", "effect": effect});
             match node["spec"]["taints"].as_array_mut() {
                 Some(taints) => taints.push(taint),
@@ -63,11 +63,11 @@ async fn a03_a04_a_node_that_the_autoscaler_takes_is_left_alone_and_a_candidate_
 async fn a05_scale_down_disabled_is_kept_where_an_operator_set_it() {
     const KEY: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
     let bed = only_stale(&["worker-1"]).await;
-    bed.lab.kube().store().edit_node("worker-1", |node| {
+    bed.lab.objects().edit_node("worker-1", |node| {
         node["metadata"]["annotations"][KEY] = Value::from("true");
     });
     bed.run(&[]).await.expect(0);
     assert_rolled(&bed, "worker-1");
-    let node = bed.lab.kube().store().get(Kind::Node, "", "worker-1").expect("it is there");
+    let node = bed.lab.objects().get(Kind::Node, "", "worker-1").expect("it is there");
     assert_eq!(node["metadata"]["annotations"][KEY], "true");
 }

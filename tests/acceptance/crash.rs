@@ -88,7 +88,7 @@ async fn l18_f13_killed_at_the_endpoint_node() {
 async fn l18_f13_killed_while_the_endpoint_node_is_away() {
     let bed = only_stale(&STALE).await;
     let child = bed.start(&[]);
-    let mut listening = bed.lab.kube().server("cp-1").expect("it has an API server").listening();
+    let mut listening = bed.lab.server("cp-1").expect("it has an API server").listening();
     listening.wait_for(|listening| !listening).await.expect("the lab runs");
     kill(child).await;
     listening.wait_for(|listening| *listening).await.expect("the lab runs");

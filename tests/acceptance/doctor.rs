@@ -132,7 +132,7 @@ async fn l25_a_verb_that_is_missing_is_named_before_the_first_mutation() {
     for missing in &all {
         let (verb, resource) = (&missing.verbs[0], &missing.resource);
         let others = all.iter().filter(|rule| rule.resource != *resource || rule.verbs != missing.verbs);
-        bed.lab.kube().rbac().grant(LEAST, others.cloned().collect());
+        bed.lab.grant(LEAST, others.cloned().collect());
         let refused = bed.product_with("run", &least, &["--lease-duration", LEASE, "-o", "json"]).await.expect(1);
         let left = refused.json()["left"][""].as_str().unwrap_or_default().to_owned();
         // Kubernetes' own words where the inventory needs it, ours where only the roll does.
@@ -149,7 +149,7 @@ async fn l25_a_verb_that_is_missing_is_named_before_the_first_mutation() {
         assert!(said[0].1.contains(&ours) && said[0].1.contains("clusterrole.yaml"), "without {ours}: {said:?}");
     }
     // With all of them it goes on to its first write.
-    bed.lab.kube().rbac().grant(LEAST, all);
+    bed.lab.grant(LEAST, all);
     let doctor = bed.product_with("doctor", &least, &["-o", "json"]).await;
     assert_eq!(checks(&doctor, "kubernetes")[0].0, "ok", "{}", doctor.stdout);
     bed.product_with("run", &least, &["--lease-duration", LEASE, "-n", "worker-1"]).await.expect(0);

@@ -14,7 +14,7 @@ use crate::scene::{
 
 /// A Lease that was used before: its transitions say whether a run lost it in between.
 fn used_lease(bed: &Bed, transitions: i64) {
-    bed.lab.kube().store().put_lease(json!({
+    bed.lab.objects().put_lease(json!({
         "metadata": {"namespace": "kube-system", "name": "talos-ghcr"},
         "spec": {"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": transitions},
     }));
@@ -57,7 +57,7 @@ async fn o01_s1_workers_then_control_planes_one_at_a_time_and_the_endpoint_node_
         assert_ne!(fence_of(fence).unwrap()["boot"], released["status"]["nodeInfo"]["bootID"], "{name}");
         assert!(lab::kube::is_ready(released), "{name}");
         // F05: nothing of ours is left but the record, which Talos sets from the machine config.
-        let left = bed.lab.kube().store().get(lab::kube::kind::Kind::Node, "", &name).unwrap();
+        let left = bed.lab.objects().get(lab::kube::kind::Kind::Node, "", &name).unwrap();
         let ours = left["metadata"]["annotations"].as_object().unwrap().keys();
         let ours: Vec<_> = ours.filter(|key| key.starts_with("talos-ghcr/") || key.contains("scale-down")).collect();
         assert!(ours.iter().all(|key| *key == "talos-ghcr/proof"), "{name}: {ours:?}");
@@ -78,7 +78,7 @@ async fn o01_o04_o06_l14_only_the_endpoint_node_is_stale_and_its_reboot_takes_th
     let bed = only_stale_of(&["cp-1"], |options| options.reboot_time = Duration::from_secs(6)).await;
     used_lease(&bed, 7);
     for other in ["cp-2", "cp-3"] {
-        bed.lab.kube().server(other).expect("it has an API server").cut_off(true);
+        bed.lab.server(other).expect("it has an API server").cut_off(true);
     }
     let done = bed.run(&["-o", "json"]).await.expect(0);
     bed.assert_done();

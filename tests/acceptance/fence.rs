@@ -11,7 +11,7 @@ use crate::scene::{
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f04_f08_a_node_that_was_cordoned_before_is_rolled_and_still_cordoned_after() {
     let bed = only_stale(&["worker-1", "cp-2"]).await;
-    let store = bed.lab.kube().store();
+    let store = bed.lab.objects();
     for name in ["worker-1", "cp-2"] {
         store.edit_node(name, |node| {
             node["spec"]["unschedulable"] = json!(true);
@@ -41,7 +41,7 @@ async fn f06_a_node_that_an_operator_uncordons_in_the_drain_is_not_rebooted() {
     let story = Story::begin(&bed);
     let child = bed.start(&["--gate-timeout", "2s"]);
     eventually("the drain is held", || evictions(&bed) > 0).await;
-    bed.lab.kube().store().edit_node("worker-1", |node| node["spec"]["unschedulable"] = json!(false));
+    bed.lab.objects().edit_node("worker-1", |node| node["spec"]["unschedulable"] = json!(false));
     block_evictions(&bed, false);
     let stopped = ended(child).await.expect(4);
     assert!(stopped.stderr.contains("uncordoned"), "{}", stopped.stderr);
@@ -63,7 +63,7 @@ async fn f06_a_node_that_an_operator_uncordons_in_the_drain_is_not_rebooted() {
 async fn f12_a_fence_that_cannot_be_read_blocks_only_its_node() {
     let bed = only_stale_of(&["worker-1", "worker-2", "cp-2"], |_| {}).await;
     let odd = r#"{"v":1,"holder":"#;
-    let store = bed.lab.kube().store();
+    let store = bed.lab.objects();
     store.edit_node("worker-1", |node| node["metadata"]["annotations"][FENCE] = json!(odd));
     // It takes a place of the budget, so there must be two for anything else to go on.
     let ended = bed.run(&["--max-unavailable", "2", "-o", "json"]).await.expect(1);

@@ -37,8 +37,8 @@ async fn figures_nothing_to_do_is_sixty_talos_calls_five_kubernetes_requests_and
 /// How often a write moved our fence or the cordon of a Node: its content is what counts, for a patch that lost a race
 /// changes nothing and is sent again.
 fn fence_changes(bed: &Bed, node: &str, since: u64) -> usize {
-    let store = bed.lab.kube().store();
-    let events = store.with(|state| state.since(Kind::Node, since)).expect("the history goes back that far");
+    let store = bed.lab.objects();
+    let events = store.node_events(since);
     let of = |object: &Value| (object.pointer(FENCE).cloned(), object["spec"]["unschedulable"] == true);
     let moved = events.iter().filter(|event| {
         event.object["metadata"]["name"] == node
@@ -50,7 +50,7 @@ fn fence_changes(bed: &Bed, node: &str, since: u64) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn figures_a_rolled_reboot_node_costs_at_most_three_node_patches() {
     let bed = Bed::default().await;
-    let version = bed.lab.kube().store().with(|state| state.version());
+    let version = bed.lab.objects().version();
     bed.lab.reset_counters();
     bed.run(&["-n", "worker-1"]).await.expect(0);
     let node = bed.truth_of("worker-1");
@@ -152,7 +152,7 @@ async fn p06_no_secret_is_in_any_output_log_annotation_lease_or_argument() {
     texts.push(("a refusal", refused.stdout + &refused.stderr));
     bed.lab.registry().accept(USER, bed.lab.new_password());
     // What stands in the cluster.
-    let store = bed.lab.kube().store();
+    let store = bed.lab.objects();
     for kind in [Kind::Node, Kind::Lease, Kind::Pod] {
         texts.push(("the objects", store.list(kind).iter().map(|object| format!("{object}\n")).collect()));
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lab::kube::kind::Kind;
+use lab::options::Kubernetes;
 use lab::{Lab, Options};
 use tokio::process::{Child, Command};
 
@@ -27,6 +28,7 @@ impl Bed {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mut options = Options::new(dir.path());
         options.reboot_time = Duration::from_millis(500);
+        options.kubernetes = Kubernetes::from_env().unwrap_or_else(|why| panic!("{why}"));
         change(&mut options);
         let lab = Lab::start(options).await.expect("the lab starts");
         Self { lab, _dir: dir }
@@ -168,7 +170,7 @@ impl Bed {
     /// Whether a node answers, its Node is Ready and Kubernetes knows its boot.
     pub fn is_up(&self, name: &str) -> bool {
         let node = self.lab.node(name);
-        let Some(seen) = self.lab.kube().store().get(Kind::Node, "", name) else { return false };
+        let Some(seen) = self.lab.objects().get(Kind::Node, "", name) else { return false };
         let known = seen["status"]["nodeInfo"]["bootID"] == node.boot_id().as_str();
         known && node.is_up() && lab::kube::is_ready(&seen)
     }

@@ -32,11 +32,11 @@ fn held(holder: &str, seconds: u32, renewed: &str) -> Value {
 
 impl Bed {
     fn put_lease(&self, object: Value) {
-        self.lab.kube().store().put_lease(object);
+        self.lab.objects().put_lease(object);
     }
 
     fn lease(&self) -> Option<Arc<Value>> {
-        self.lab.kube().store().get(Kind::Lease, "kube-system", "talos-ghcr")
+        self.lab.objects().get(Kind::Lease, "kube-system", "talos-ghcr")
     }
 
     /// A run with the old credential on one node, in the environment of a CI job.
@@ -67,7 +67,7 @@ fn assert_refused(bed: &Bed, refused: Ended) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn l01_nothing_to_do_takes_no_lease_and_only_reads() {
     let bed = Bed::proved(|_| {}).await;
-    bed.lab.kube().store().remove(Kind::Lease, "kube-system", "talos-ghcr");
+    bed.lab.objects().remove(Kind::Lease, "kube-system", "talos-ghcr");
     let run = bed.product_with_old("run", &["-o", "json"]).await.expect(0);
     assert_eq!(run.json()["result"], "nothing-to-do");
     assert_eq!(bed.lab.truth().lease, None, "none was created");
@@ -91,7 +91,7 @@ async fn l02_a_lease_that_is_free_in_any_way_is_taken_and_given_back() {
         ("worker-2", Some(Value::Null), 1),
     ];
     for (node, spec, transitions) in free {
-        bed.lab.kube().store().remove(Kind::Lease, "kube-system", "talos-ghcr");
+        bed.lab.objects().remove(Kind::Lease, "kube-system", "talos-ghcr");
         if let Some(spec) = &spec {
             bed.put_lease(lease(spec));
         }
@@ -122,7 +122,7 @@ async fn l03_a_holder_who_renews_while_watched_is_left_alone() {
     let lab = Arc::clone(&bed.lab);
     let renewing = tokio::spawn(async move {
         loop {
-            lab.kube().store().put_lease(lease(&held(OTHER, 30, &micros(Timestamp::now()))));
+            lab.objects().put_lease(lease(&held(OTHER, 30, &micros(Timestamp::now()))));
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
     });
@@ -154,12 +154,12 @@ async fn l33_lease_wait_goes_on_waiting_for_a_holder_who_lives() {
     let renewing = tokio::spawn(async move {
         // Alive for some renewals, then it gives the lease back as it should.
         for _ in 0..5 {
-            lab.kube().store().put_lease(lease(&held(OTHER, 30, &micros(Timestamp::now()))));
+            lab.objects().put_lease(lease(&held(OTHER, 30, &micros(Timestamp::now()))));
             tokio::time::sleep(Duration::from_millis(300)).await;
         }
         let mut free = held("", 1, &micros(Timestamp::now()));
         free["leaseTransitions"] = json!(535);
-        lab.kube().store().put_lease(lease(&free));
+        lab.objects().put_lease(lease(&free));
     });
     eventually("it is held", || bed.lease().is_some()).await;
     let done = bed.prove("worker-1", &["--lease-wait", "60s"]).await.expect(0);

@@ -33,7 +33,7 @@ async fn l25_the_one_clusterrole_is_enough_for_a_whole_roll() {
     assert!(refused.stderr.contains("forbidden"), "{}", refused.stderr);
 
     let rules = the_one_clusterrole();
-    bed.lab.kube().rbac().grant(USER, rules.clone());
+    bed.lab.grant(USER, rules.clone());
     bed.product_with("run", &least, &["--lease-duration", LEASE]).await.expect(0);
     bed.assert_done();
     bed.product_with("verify", &least, &[]).await.expect(0);

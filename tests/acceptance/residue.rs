@@ -23,7 +23,7 @@ const HOLDER: &str = "fedcba9876543210-gh17123456789.1-0a6e2a51-8a0f-4c7a-9a53-5
 fn put_fence(bed: &Bed, name: &str, lease: (&str, &str), step: &str) -> Value {
     let now = seconds(Timestamp::now());
     let boot = bed.lab.node(name).boot_id();
-    let store = bed.lab.kube().store();
+    let store = bed.lab.objects();
     let uid = store.get(Kind::Node, "", name).expect("the Node")["metadata"]["uid"].clone();
     let fence = json!({
         "v": 1, "holder": HOLDER, "lease": format!("{}/{}", lease.0, lease.1),
@@ -45,7 +45,7 @@ fn put_lease(lab: &Lab, (namespace, name): (&str, &str), holder: &str) {
         "holderIdentity": holder, "leaseDurationSeconds": 30, "leaseTransitions": 535, "acquireTime": now,
         "renewTime": now,
     });
-    lab.kube().store().put_lease(json!({"metadata": {"namespace": namespace, "name": name}, "spec": spec}));
+    lab.objects().put_lease(json!({"metadata": {"namespace": namespace, "name": name}, "spec": spec}));
 }
 
 /// Renews a Lease until it is aborted.
@@ -81,7 +81,7 @@ async fn l30_a_fence_whose_lease_was_deleted_is_adopted_and_finished() {
             if anew {
                 let free = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0});
                 let metadata = json!({"namespace": OURS.0, "name": OURS.1});
-                bed.lab.kube().store().put_lease(json!({"metadata": metadata, "spec": free}));
+                bed.lab.objects().put_lease(json!({"metadata": metadata, "spec": free}));
             }
             let done = bed.run(&["-n", "worker-1"]).await.expect(0);
             let said = done.stderr.to_lowercase();

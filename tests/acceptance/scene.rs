@@ -86,10 +86,10 @@ pub fn lease_is_held(bed: &Bed) -> bool {
 /// No disruption budget lets anything go from now on, or one pod again.
 pub fn block_evictions(bed: &Bed, block: bool) {
     let allowed = i32::from(!block);
-    bed.lab.kube().store().edit_pdb("default", "web", |pdb| pdb["spec"]["maxUnavailable"] = json!(allowed));
+    bed.lab.objects().edit_pdb("default", "web", |pdb| pdb["spec"]["maxUnavailable"] = json!(allowed));
     // An eviction between this and the controller's next pass would still be allowed.
     if block {
-        bed.lab.kube().store().edit_pdb("default", "web", |pdb| pdb["status"]["disruptionsAllowed"] = json!(0));
+        bed.lab.objects().edit_pdb("default", "web", |pdb| pdb["status"]["disruptionsAllowed"] = json!(0));
     }
 }
 
@@ -185,7 +185,7 @@ impl Gate {
     }
 
     fn step(&self, node: &str) -> Option<String> {
-        let node = self.lab.kube().store().get(Kind::Node, "", node)?;
+        let node = self.lab.objects().get(Kind::Node, "", node)?;
         fence_of(&node)?["step"].as_str().map(str::to_owned)
     }
 }
@@ -199,13 +199,12 @@ pub struct Story<'a> {
 impl<'a> Story<'a> {
     /// From now on.
     pub fn begin(bed: &'a Bed) -> Self {
-        Self { bed, from: bed.lab.kube().store().with(|state| state.version()) }
+        Self { bed, from: bed.lab.objects().version() }
     }
 
     /// What happened to all Nodes, one after the other.
     pub fn events(&self) -> Vec<Event> {
-        let events = self.bed.lab.kube().store().with(|state| state.since(Kind::Node, self.from));
-        events.expect("the store remembers a whole test")
+        self.bed.lab.objects().node_events(self.from)
     }
 
     /// The changes of one Node that were no heartbeat, before and after.

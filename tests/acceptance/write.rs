@@ -118,7 +118,7 @@ async fn c09_an_apply_whose_reply_is_lost_is_read_back_and_not_sent_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn n24_a_foreign_value_of_our_annotation_is_a_warning_and_written_against_never() {
     let bed = two_workers().await;
-    let store = bed.lab.kube().store();
+    let store = bed.lab.objects();
     // It was there first: Talos leaves it alone.
     store.edit_node("worker-1", |node| node["metadata"]["annotations"][PROOF] = json!("of somebody else"));
     let warning = |ended: &Ended| {

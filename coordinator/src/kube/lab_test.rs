@@ -41,7 +41,7 @@ async fn lease_fence_and_drain_while_the_named_server_goes_dark() {
     assert!(claimed.unschedulable);
 
     // The server that the kubeconfig names goes away for longer than a renewal takes.
-    let named = lab.kube().server("cp-1").unwrap();
+    let named = lab.server("cp-1").unwrap();
     named.stop();
     let drained = drain(&servers, &lease, &worker.name, DrainOptions::default(), Duration::from_secs(30), &|_| {});
     drained.await.unwrap();

@@ -12,7 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cluster::Lab;
 use crate::control::{self, Question};
 use crate::demo;
-use crate::options::{Options, Share};
+use crate::options::{Kubernetes, Options, Share};
 use crate::truth::Truth;
 
 /// A Talos cluster that is not there: simulated nodes, a Kubernetes API and a private registry on loopback addresses.
@@ -48,6 +48,9 @@ enum Command {
         /// The product: target/debug/talos-ghcr.
         #[arg(long)]
         product: PathBuf,
+        /// Who plays Kubernetes: `simulated`, or `real` with the programs in the folder that KUBEBUILDER_ASSETS names.
+        #[arg(long, default_value = "simulated", value_name = "WHO")]
+        kubernetes: Kubernetes,
     },
 }
 
@@ -77,6 +80,9 @@ struct Up {
     /// The control plane that the kubeconfig names, from 1.
     #[arg(long, default_value_t = 1)]
     endpoint: usize,
+    /// Who plays Kubernetes: `simulated`, or `real` with the programs in the folder that KUBEBUILDER_ASSETS names.
+    #[arg(long, default_value = "simulated", value_name = "WHO")]
+    kubernetes: Kubernetes,
 }
 
 /// `2s`, `500ms`, `1m`.
@@ -105,7 +111,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::ResetCounters { dir } => control::ask(&dir, Question::ResetCounters)
             .map(drop)
             .map_err(|error| format!("no lab answers in {}: {error}", dir.display())),
-        Command::Demo { product } => match block_on(demo::show(&product)) {
+        Command::Demo { product, kubernetes } => match block_on(demo::show(&product, kubernetes)) {
             Ok(Ok(true)) => Ok(()),
             // The summary has said why.
             Ok(Ok(false)) => return ExitCode::FAILURE,
@@ -138,6 +144,7 @@ fn start(up: Up) -> Result<(), String> {
         let mut options = Options::new(up.dir);
         options.control_planes = up.control_planes;
         options.workers = up.workers;
+        options.kubernetes = up.kubernetes;
         options.talos = up.talos;
         options.reboot_time = up.reboot_time;
         options.endpoint = up.endpoint.saturating_sub(1);

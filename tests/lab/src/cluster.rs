@@ -15,17 +15,23 @@ use talos_proto::clock::Clock;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
+use crate::backend::Backend;
 use crate::faults::Faults;
+use crate::kube::authz::Rule;
 use crate::kube::kind::Kind;
 use crate::kube::objects::Machine;
+use crate::kube::server::ApiServer;
 use crate::kube::{Kube, KubeOptions};
 use crate::net::{KUBE_PORT, Network};
-use crate::options::{Options, plan};
-use crate::pki::{Ca, ServerConfigError, talosconfig};
+use crate::objects::Objects;
+use crate::options::{Kubernetes, Options, plan};
+use crate::pki::{Ca, TlsError, talosconfig};
+use crate::real::Cluster;
+use crate::real::cluster::ClusterOptions;
 use crate::registry::{self, Registry};
 use crate::talos::config::{Generated, machine_config_for};
 use crate::talos::log::{Entry, Log};
-use crate::talos::outside::Kubernetes as _;
+use crate::talos::outside::NodeSeen;
 use crate::talos::{Node, NodeSpec, Role, Talos, TalosOptions};
 use crate::truth::{Counters, Held, LeaseTruth, NodeTruth, Truth, parsed};
 use crate::{control, files};
@@ -34,6 +40,8 @@ use crate::{control, files};
 pub const USER: &str = "puller";
 /// The Lease of the product, as far as the truth is concerned.
 pub const LEASE: (&str, &str) = ("kube-system", "talos-ghcr");
+/// How long a lab may take until it has settled, beyond the start of its programs.
+const SETTLE: Duration = Duration::from_secs(60);
 /// The annotation of the product's fence on a Node.
 const FENCE: &str = "talos-ghcr/fence";
 
@@ -54,7 +62,10 @@ pub enum StartError {
     Control(PathBuf, #[source] io::Error),
     /// The Kubernetes API.
     #[error("the Kubernetes API")]
-    Kube(#[from] ServerConfigError),
+    Kube(#[from] TlsError),
+    /// A real one.
+    #[error("the real Kubernetes")]
+    Real(#[from] crate::real::cluster::StartError),
     /// The registry.
     #[error("the registry")]
     Registry(#[from] registry::StartError),
@@ -62,7 +73,7 @@ pub enum StartError {
     #[error("the Talos nodes")]
     Talos(#[from] crate::talos::StartError),
     /// It did not settle.
-    #[error("the lab is not ready after 30 s: {0}")]
+    #[error("the lab is not ready after {} s: {why}", SETTLE.as_secs(), why = .0)]
     NotReady(String),
 }
 
@@ -72,7 +83,7 @@ pub enum StartError {
 pub struct Lab {
     dir: PathBuf,
     _network: Network,
-    kube: Arc<Kube>,
+    kube: Backend,
     registry: Arc<Registry>,
     talos: Talos,
     talos_ca: Arc<Ca>,
@@ -113,8 +124,7 @@ impl Lab {
             control_plane: node.role == Role::ControlPlane,
             talos: node.version.to_string(),
         });
-        let kube_options = KubeOptions { machines: machines.collect(), pace: options.pace, sans: Vec::new() };
-        let kube = Kube::start(kube_options, Arc::clone(&log), Arc::clone(&faults))?;
+        let kube = kubernetes(&options, machines.collect(), &network, &log, &faults).await?;
 
         let endpoint = format!("https://{}:{KUBE_PORT}", network.control_plane(options.endpoint));
         let secret = STANDARD.encode([*Uuid::new_v4().as_bytes(), *Uuid::new_v4().as_bytes()].concat());
@@ -139,7 +149,7 @@ impl Lab {
         talos_options.reboot_time = options.reboot_time;
         talos_options.cri_health = options.cri_health;
         talos_options.faults = Arc::clone(&faults);
-        let (kubernetes, images) = (Arc::clone(&kube), Arc::clone(&registry));
+        let (kubernetes, images) = (kube.nodes_view(), Arc::clone(&registry));
         let talos = Talos::start(talos_options, kubernetes, images, Arc::clone(&log)).await?;
         let lab = Arc::new(Self {
             dir: options.dir.clone(),
@@ -168,7 +178,7 @@ impl Lab {
     async fn settle(&self) -> Result<(), StartError> {
         let start = self.clock.now();
         while let Some(missing) = self.missing() {
-            if self.clock.now().since(start) > Duration::from_secs(30) {
+            if self.clock.now().since(start) > SETTLE {
                 return Err(StartError::NotReady(missing));
             }
             self.clock.sleep(Duration::from_millis(20)).await;
@@ -178,19 +188,26 @@ impl Lab {
 
     /// What is not yet as it should be at the start.
     fn missing(&self) -> Option<String> {
-        let server = self.kube.servers().find(|server| !*server.listening().borrow());
-        if let Some(server) = server {
-            return Some(format!("{} does not listen", server.name()));
+        let nodes = self.talos.nodes();
+        let mut control_planes = nodes.iter().filter(|node| node.role() == Role::ControlPlane);
+        if let Some(node) = control_planes.find(|node| !self.kube.is_ready(node.name())) {
+            return Some(format!("the API server of {} is not ready", node.name()));
         }
-        for node in self.talos.nodes() {
-            let seen = self.kube.node(node.name()).is_some_and(|seen| seen.ready);
+        for node in nodes {
+            let seen = self.kube.kubernetes().node(node.name()).is_some_and(|seen| seen.ready);
             let loaded = self.held(node.cri_loaded(&self.registry.host()));
             if !node.is_up() || !seen || loaded != Held::Old {
                 return Some(format!("{} is not up, not Ready or has not loaded the old credential", node.name()));
             }
         }
-        let store = self.kube.store();
-        let pod = store.list(Kind::Pod).into_iter().find(|pod| !crate::kube::is_ready(pod));
+        let store = self.kube.objects();
+        let pods = store.list(Kind::Pod);
+        let replicas = pods.iter().filter(|pod| pod["metadata"]["ownerReferences"][0]["kind"] == "ReplicaSet").count();
+        let workers = nodes.iter().filter(|node| node.role() == Role::Worker).count();
+        if replicas < 2 * workers {
+            return Some("the pods of the workload are not there".into());
+        }
+        let pod = pods.into_iter().find(|pod| !crate::kube::is_ready(pod));
         if let Some(pod) = pod {
             return Some(format!("the pod {} is not Ready", pod["metadata"]["name"]));
         }
@@ -247,10 +264,48 @@ impl Lab {
         &self.dir
     }
 
-    /// Kubernetes: its store, its API servers, its clients' rights.
+    /// The objects of the cluster.
     #[must_use]
-    pub fn kube(&self) -> &Arc<Kube> {
-        &self.kube
+    pub fn objects(&self) -> &dyn Objects {
+        self.kube.objects()
+    }
+
+    /// A Node as its kubelet sees it.
+    #[must_use]
+    pub fn node_seen(&self, node: &str) -> Option<NodeSeen> {
+        self.kube.kubernetes().node(node)
+    }
+
+    /// The API server of a control plane, where clients reach it.
+    #[must_use]
+    pub fn server(&self, node: &str) -> Option<&Arc<ApiServer>> {
+        self.kube.server(node)
+    }
+
+    /// Whether the API server of a control plane is reached and ready.
+    #[must_use]
+    pub fn server_is_ready(&self, node: &str) -> bool {
+        self.kube.is_ready(node)
+    }
+
+    /// Lets a user do that in Kubernetes, and nothing else.
+    pub fn grant(&self, user: &str, rules: Vec<Rule>) {
+        self.kube.grant(user, rules);
+    }
+
+    /// The authority of Kubernetes.
+    #[must_use]
+    pub fn kube_ca(&self) -> &Ca {
+        self.kube.ca()
+    }
+
+    /// The real Kubernetes, where the lab has one.
+    #[must_use]
+    pub fn real(&self) -> Option<&Arc<Cluster>> {
+        match &self.kube {
+            Backend::Real(cluster) => Some(cluster),
+            Backend::Simulated(_) => None,
+        }
     }
 
     /// The registry.
@@ -292,10 +347,10 @@ impl Lab {
         format!("{}/lab/app:1", self.registry.host())
     }
 
-    /// A kubeconfig for another user and another server, for instance one of few rights ([`Kube::rbac`]).
+    /// A kubeconfig for another user and another server, for instance one of few rights ([`Lab::grant`]).
     #[must_use]
     pub fn kubeconfig_for(&self, user: &str, groups: &[&str], server: &str) -> String {
-        let ca = self.kube.ca();
+        let ca = self.kube_ca();
         files::kubeconfig(server, ca, &ca.client(user, groups))
     }
 
@@ -355,10 +410,10 @@ impl Lab {
     /// What is really so.
     #[must_use]
     pub fn truth(&self) -> Truth {
-        let (store, host) = (self.kube.store(), self.registry.host());
+        let (store, host) = (self.kube.objects(), self.registry.host());
         let nodes = self.talos.nodes();
         let truths = nodes.iter().map(|node| {
-            let seen = self.kube.node(node.name());
+            let seen = self.kube.kubernetes().node(node.name());
             NodeTruth {
                 name: node.name().to_owned(),
                 talos: node.version().to_string(),
@@ -384,7 +439,7 @@ impl Lab {
     /// Requests by server since the start or the last reset; every server is there.
     #[must_use]
     pub fn counters(&self) -> BTreeMap<String, Counters> {
-        let mut servers: Vec<String> = self.kube.servers().map(|server| server.name()).collect();
+        let mut servers: Vec<String> = self.kube.servers().iter().map(|server| server.name()).collect();
         servers.extend(self.talos.nodes().iter().map(|node| node.server_name()));
         servers.push(registry::SERVER.to_owned());
         let from = self.counted_from.load(Ordering::SeqCst);
@@ -417,6 +472,28 @@ impl Lab {
             let _ = fs::remove_file(self.dir.join(name));
         }
     }
+}
+
+async fn kubernetes(
+    options: &Options,
+    machines: Vec<Machine>,
+    network: &Network,
+    log: &Arc<Log>,
+    faults: &Arc<Faults>,
+) -> Result<Backend, StartError> {
+    let (log, faults) = (Arc::clone(log), Arc::clone(faults));
+    Ok(match &options.kubernetes {
+        Kubernetes::Simulated => {
+            let options = KubeOptions { machines, pace: options.pace, sans: Vec::new() };
+            Backend::Simulated(Kube::start(options, log, faults)?)
+        }
+        Kubernetes::Real(programs) => {
+            let (programs, dir) = (programs.clone(), options.dir.clone());
+            let flags = options.api_server_flags.clone();
+            let options = ClusterOptions { programs, machines, pace: options.pace, dir, flags };
+            Backend::Real(Cluster::start(options, network, log, faults).await?)
+        }
+    })
 }
 
 impl Drop for Lab {

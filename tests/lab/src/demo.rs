@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use self::turns::Watcher;
 use crate::cluster::Lab;
-use crate::options::{Options, Share};
+use crate::options::{Kubernetes, Options, Share};
 use crate::talos::Role;
 use crate::truth::Truth;
 
@@ -75,7 +75,7 @@ struct Seen {
 ///
 /// # Errors
 /// [`DemoError`] when it could not be shown to its end.
-pub async fn show(product: &Path) -> Result<bool, DemoError> {
+pub async fn show(product: &Path, kubernetes: Kubernetes) -> Result<bool, DemoError> {
     let product = fs::canonicalize(product).map_err(|error| DemoError::Product(product.to_owned(), error))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(DemoError::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(DemoError::Signals)?;
@@ -83,6 +83,7 @@ pub async fn show(product: &Path) -> Result<bool, DemoError> {
     let mut options = Options::new(files.0.clone());
     options.talos = ["1.13.9=5", "1.14.0=1"].iter().filter_map(|share| share.parse::<Share>().ok()).collect();
     options.reboot_time = REBOOT_TIME;
+    options.kubernetes = kubernetes;
     let lab = tokio::select! {
         lab = Lab::start(options) => lab?,
         _ = interrupt.recv() => return Err(DemoError::Interrupted),

@@ -10,7 +10,6 @@ use crate::control::{Question, ask};
 use crate::faults::When;
 use crate::kube::kind::Kind;
 use crate::net::KUBE_PORT;
-use crate::talos::outside::Kubernetes as _;
 use crate::testing::Client;
 use crate::{Held, Lab, Options, Truth};
 
@@ -22,10 +21,9 @@ async fn lab(dir: &tempfile::TempDir, control_planes: usize, workers: usize) -> 
 }
 
 async fn admin(lab: &Lab, node: &str) -> std::io::Result<Client> {
-    let kube = lab.kube();
     let address = lab.node(node).address();
-    let pair = kube.ca().client("admin", &["system:masters"]);
-    Client::connect((address, KUBE_PORT), kube.ca().cert_pem(), Some(&pair)).await
+    let pair = lab.kube_ca().client("admin", &["system:masters"]);
+    Client::connect((address, KUBE_PORT), lab.kube_ca().cert_pem(), Some(&pair)).await
 }
 
 /// Looks every few milliseconds until it is so.
@@ -82,7 +80,7 @@ async fn a_node_is_drained_within_the_budget_and_its_pods_live_on_elsewhere() {
     assert_eq!(answer.status(), 200);
     crate::testing::text(answer).await;
     let on_worker = |lab: &Lab, node: &str| -> Vec<String> {
-        let pods = lab.kube().store().list(Kind::Pod);
+        let pods = lab.objects().list(Kind::Pod);
         let here =
             pods.iter().filter(|pod| pod["spec"]["nodeName"] == node && pod["metadata"]["labels"]["app"] == "web");
         here.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
@@ -108,7 +106,7 @@ async fn a_node_is_drained_within_the_budget_and_its_pods_live_on_elsewhere() {
     assert!(refused > 0, "the second pod has to wait for the first one's replacement");
     until("both pods live on worker-2", || on_worker(&lab, "worker-2").len() == 4).await;
     assert_eq!(on_worker(&lab, "worker-1"), [""; 0]);
-    let node = lab.kube().store().get(Kind::Node, "", "worker-1").unwrap();
+    let node = lab.objects().get(Kind::Node, "", "worker-1").unwrap();
     assert_eq!(node["spec"]["taints"][0]["key"], "node.kubernetes.io/unschedulable", "another controller writes too");
     assert!(lab.truth().nodes[1].cordoned);
     let counters = lab.truth().total("kubernetes/");
@@ -120,19 +118,18 @@ async fn a_node_is_drained_within_the_budget_and_its_pods_live_on_elsewhere() {
 async fn an_api_server_is_down_while_its_node_is() {
     let dir = tempfile::tempdir().unwrap();
     let lab = lab(&dir, 3, 0).await;
-    let boot =
-        |lab: &Lab| lab.kube().store().get(Kind::Node, "", "cp-1").unwrap()["status"]["nodeInfo"]["bootID"].clone();
+    let boot = |lab: &Lab| lab.objects().get(Kind::Node, "", "cp-1").unwrap()["status"]["nodeInfo"]["bootID"].clone();
     let before = boot(&lab);
     assert_eq!(before, lab.node("cp-1").boot_id());
     lab.node("cp-1").ask_for_reboot(true);
-    let mut listening = lab.kube().server("cp-1").unwrap().listening();
+    let mut listening = lab.server("cp-1").unwrap().listening();
     listening.wait_for(|listening| !listening).await.unwrap();
     let refused = admin(&lab, "cp-1").await.err().unwrap();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     assert_eq!(admin(&lab, "cp-2").await.unwrap().ask("GET", "/readyz", "").await.0, 200);
-    assert!(!lab.kube().node("cp-1").unwrap().ready);
+    assert!(!lab.node_seen("cp-1").unwrap().ready);
     listening.wait_for(|listening| *listening).await.unwrap();
-    until("cp-1 is Ready in its new boot", || lab.kube().node("cp-1").unwrap().ready && boot(&lab) != before).await;
+    until("cp-1 is Ready in its new boot", || lab.node_seen("cp-1").unwrap().ready && boot(&lab) != before).await;
     assert_eq!(boot(&lab), lab.node("cp-1").boot_id());
     assert_eq!(lab.truth().boot_order, ["cp-1"]);
     assert_eq!(admin(&lab, "cp-1").await.unwrap().ask("GET", "/readyz", "").await.0, 200);
@@ -148,7 +145,7 @@ async fn a_node_that_falls_silent_turns_unknown() {
     let lab = Lab::start(options).await.unwrap();
     lab.power_cycle("worker-1");
     let ready = |lab: &Lab| {
-        let node = lab.kube().store().get(Kind::Node, "", "worker-1").unwrap();
+        let node = lab.objects().get(Kind::Node, "", "worker-1").unwrap();
         node["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Ready").unwrap()["status"]
             .clone()
     };
@@ -178,7 +175,7 @@ async fn labs_run_side_by_side_and_count_for_themselves() {
     assert_eq!(second.ask("GET", path, "").await.0, 200);
     assert_eq!((two.truth().lease, two.faults().mutations()), (None, 0));
     let lease = json!({"metadata": {"namespace": "kube-system", "name": "talos-ghcr"}, "spec": {"holderIdentity": ""}});
-    one.kube().store().put_lease(lease);
+    one.objects().put_lease(lease);
     assert!(!one.truth().lease.unwrap().is_held());
 }
 
@@ -211,10 +208,10 @@ async fn lists_are_narrowed_and_paged_and_a_user_of_few_rights_gets_no_more() {
     assert_eq!(labelled["items"].as_array().unwrap().len(), 1);
 
     let role = "rules:\n- apiGroups: ['']\n  resources: [nodes, pods]\n  verbs: [get, list]\n";
-    lab.kube().rbac().grant("reader", crate::kube::authz::rules_of(role).unwrap());
-    let pair = lab.kube().ca().client("reader", &[]);
+    lab.grant("reader", crate::kube::authz::rules_of(role).unwrap());
+    let pair = lab.kube_ca().client("reader", &[]);
     let address = (lab.node("cp-1").address(), KUBE_PORT);
-    let mut reader = Client::connect(address, lab.kube().ca().cert_pem(), Some(&pair)).await.unwrap();
+    let mut reader = Client::connect(address, lab.kube_ca().cert_pem(), Some(&pair)).await.unwrap();
     assert_eq!(reader.ask("GET", "/api/v1/nodes/cp-1", "").await.0, 200);
     assert_eq!(reader.ask("GET", path, "").await.0, 403);
     assert_eq!(reader.ask("POST", "/api/v1/namespaces/default/pods/p/eviction", "{}").await.0, 403);
@@ -225,7 +222,7 @@ async fn an_api_server_in_trouble_hangs_fails_or_is_cut_off_on_its_own() {
     use crate::kube::server::Trouble;
     let dir = tempfile::tempdir().unwrap();
     let lab = lab(&dir, 2, 0).await;
-    let server = lab.kube().server("cp-1").unwrap();
+    let server = lab.server("cp-1").unwrap();
     server.trouble(Trouble::Fail(503));
     let mut client = admin(&lab, "cp-1").await.unwrap();
     assert_eq!(client.ask("GET", "/api/v1/nodes", "").await.0, 503);

@@ -3,6 +3,7 @@
 //! requests that the product makes; anything else is noted as unexpected and fails a test. It shares the wire's messages
 //! with the product and none of its rules.
 
+mod backend;
 pub mod cli;
 pub mod cluster;
 mod control;
@@ -11,8 +12,10 @@ pub mod faults;
 mod files;
 pub mod kube;
 pub mod net;
+pub mod objects;
 pub mod options;
 pub mod pki;
+pub mod real;
 pub mod registry;
 pub mod talos;
 pub mod truth;

@@ -79,6 +79,18 @@ impl Network {
         self.host(50 + index)
     }
 
+    /// The address of a real cluster's etcd, which only its API servers know.
+    #[must_use]
+    pub fn etcd(&self) -> Ipv4Addr {
+        self.host(201)
+    }
+
+    /// The address of the API server that the lab keeps for itself.
+    #[must_use]
+    pub fn own_api_server(&self) -> Ipv4Addr {
+        self.host(202)
+    }
+
     /// The address of the registry.
     #[must_use]
     pub fn registry(&self) -> Ipv4Addr {

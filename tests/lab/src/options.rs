@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::kube::controllers::Pace;
 use crate::net::{MAX_CONTROL_PLANES, MAX_WORKERS, Network};
+use crate::real::Programs;
 use crate::talos::Role;
 use crate::talos::config::Form;
 use crate::talos::version::Version;
@@ -36,6 +37,41 @@ impl FromStr for Share {
     }
 }
 
+/// Who plays Kubernetes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kubernetes {
+    /// The lab itself.
+    Simulated,
+    /// etcd, kube-apiserver and kube-controller-manager.
+    Real(Programs),
+}
+
+/// The variable in which `real` says that tests run with a real Kubernetes.
+pub const KUBERNETES_VARIABLE: &str = "TALOS_GHCR_LAB_KUBERNETES";
+
+impl Kubernetes {
+    /// What the environment says; without a word the lab plays it.
+    ///
+    /// # Errors
+    /// When it is not known, or the programs are not there.
+    pub fn from_env() -> Result<Self, String> {
+        std::env::var(KUBERNETES_VARIABLE).map_or(Ok(Self::Simulated), |word| word.parse())
+    }
+}
+
+impl FromStr for Kubernetes {
+    type Err = String;
+
+    /// `simulated`, or `real` with the programs that the environment names.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "simulated" => Ok(Self::Simulated),
+            "real" => Programs::find().map(Self::Real).map_err(|missing| missing.to_string()),
+            other => Err(format!("{other:?} is neither simulated nor real")),
+        }
+    }
+}
+
 /// What a lab consists of.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -57,6 +93,10 @@ pub struct Options {
     pub form: Form,
     /// How long things take in Kubernetes.
     pub pace: Pace,
+    /// Who plays it.
+    pub kubernetes: Kubernetes,
+    /// More flags of real kube-apiservers.
+    pub api_server_flags: Vec<String>,
 }
 
 impl Options {
@@ -73,6 +113,8 @@ impl Options {
             endpoint: 0,
             form: Form::Legacy,
             pace: Pace::default(),
+            kubernetes: Kubernetes::Simulated,
+            api_server_flags: Vec::new(),
         }
     }
 }

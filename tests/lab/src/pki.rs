@@ -157,22 +157,22 @@ pub fn talosconfig(context: &str, endpoints: &[String], ca: &Ca, client: &Pair) 
     text
 }
 
-/// Why a server configuration could not be made.
+/// Why a TLS configuration could not be made.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot make a TLS server configuration: {0}")]
-pub struct ServerConfigError(String);
+#[error("cannot make a TLS configuration: {0}")]
+pub struct TlsError(String);
 
 /// A TLS server that verifies client certificates against `client_ca`; with `require_client` false a client without
 /// one is let in too (a Kubernetes API answers /readyz to anybody).
 ///
 /// # Errors
-/// [`ServerConfigError`] when `pair` is no usable certificate and key.
+/// [`TlsError`] when `pair` is no usable certificate and key.
 pub fn server_config(
     pair: &Pair,
     client_ca: &Ca,
     alpn: &[&[u8]],
     require_client: bool,
-) -> Result<Arc<ServerConfig>, ServerConfigError> {
+) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(der(client_ca.cert_pem())?).map_err(problem)?;
@@ -189,8 +189,8 @@ pub fn server_config(
 /// A TLS server that asks for no client certificate (a registry).
 ///
 /// # Errors
-/// [`ServerConfigError`] when `pair` is no usable certificate and key.
-pub fn open_server_config(pair: &Pair, alpn: &[&[u8]]) -> Result<Arc<ServerConfig>, ServerConfigError> {
+/// [`TlsError`] when `pair` is no usable certificate and key.
+pub fn open_server_config(pair: &Pair, alpn: &[&[u8]]) -> Result<Arc<ServerConfig>, TlsError> {
     let mut config = plain(Arc::new(rustls::crypto::ring::default_provider()))?
         .with_no_client_auth()
         .with_single_cert(vec![der(&pair.cert_pem)?], key(&pair.key_pem)?)
@@ -201,20 +201,20 @@ pub fn open_server_config(pair: &Pair, alpn: &[&[u8]]) -> Result<Arc<ServerConfi
 
 fn plain(
     provider: Arc<CryptoProvider>,
-) -> Result<rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier>, ServerConfigError> {
+) -> Result<rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier>, TlsError> {
     ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(problem)
 }
 
-fn der(pem: &str) -> Result<CertificateDer<'static>, ServerConfigError> {
+fn der(pem: &str) -> Result<CertificateDer<'static>, TlsError> {
     CertificateDer::from_pem_slice(pem.as_bytes()).map_err(problem)
 }
 
-fn key(pem: &str) -> Result<PrivateKeyDer<'static>, ServerConfigError> {
+fn key(pem: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(problem)
 }
 
-fn problem(error: impl std::fmt::Display) -> ServerConfigError {
-    ServerConfigError(error.to_string())
+pub(crate) fn problem(error: impl std::fmt::Display) -> TlsError {
+    TlsError(error.to_string())
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use crate::cluster::Lab;
 use crate::kube::kind::Kind;
 use crate::talos::cosi::kind;
 use crate::talos::log::Entry;
-use crate::talos::outside::Kubernetes as _;
 use crate::talos::{Node, Role};
 
 /// How often the cluster is looked at: the precision of a turn's times.
@@ -89,7 +88,7 @@ impl Drop for Watcher {
 }
 
 fn look(lab: &Lab, now: Timestamp, notes: &mut BTreeMap<String, Notes>) {
-    let pods = lab.kube().store().list(Kind::Pod);
+    let pods = lab.objects().list(Kind::Pod);
     for node in lab.talos().nodes() {
         let notes = notes.entry(node.name().to_owned()).or_default();
         // Pods of a DaemonSet and mirror pods stay on a node that is drained.
@@ -117,9 +116,8 @@ fn is_ready(lab: &Lab, node: &Node) -> bool {
     let machine = machine.is_some_and(|spec| {
         spec.stage() == Stage::MachineStageRunning && spec.status.is_some_and(|status| status.ready)
     });
-    let server = node.role() == Role::Worker
-        || lab.kube().server(node.name()).is_some_and(|server| *server.listening().borrow());
-    machine && server && lab.kube().node(node.name()).is_some_and(|node| node.ready)
+    let server = node.role() == Role::Worker || lab.server_is_ready(node.name());
+    machine && server && lab.node_seen(node.name()).is_some_and(|node| node.ready)
 }
 
 /// A turn, from the writes of one run; `None` when there is no claim, reboot and release of that node among them.

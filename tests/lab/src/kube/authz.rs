@@ -27,6 +27,12 @@ impl User {
         Self { name: name.to_owned(), groups }
     }
 
+    /// Whether it is nobody.
+    #[must_use]
+    pub fn is_anonymous(&self) -> bool {
+        self.name == "system:anonymous"
+    }
+
     fn is_master(&self) -> bool {
         self.groups.iter().any(|group| group == "system:masters")
     }

@@ -53,7 +53,7 @@ pub struct Controllers {
     awaited: usize,
 }
 
-const CONTROL_PLANE_PODS: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
+pub(crate) const CONTROL_PLANE_PODS: [&str; 3] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"];
 
 impl Controllers {
     /// Controllers that have seen nothing yet.

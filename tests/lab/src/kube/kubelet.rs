@@ -147,7 +147,7 @@ impl Kubernetes for Kube {
     }
 }
 
-fn seen(node: &Arc<Value>) -> NodeSeen {
+pub(crate) fn seen(node: &Arc<Value>) -> NodeSeen {
     let texts = |field: &str| {
         let entries = node["metadata"][field].as_object().into_iter().flatten();
         entries.filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned()))).collect()
@@ -164,7 +164,7 @@ const OWNED: &str = "talos.dev/owned-annotations";
 
 /// Talos's rules (internal/app/machined/pkg/controllers/k8s/node_apply.go, `ApplyAnnotations`): what is absent or
 /// already equal becomes its own, its own is set back, a foreign value stays, its own that left the config goes.
-fn annotate(node: &mut Value, set: &BTreeMap<String, String>) {
+pub(crate) fn annotate(node: &mut Value, set: &BTreeMap<String, String>) {
     let owned = node["metadata"]["annotations"][OWNED].as_str().unwrap_or("[]");
     let mut owned: BTreeSet<String> = serde_json::from_str(owned).unwrap_or_default();
     let metadata = metadata_mut(node);

@@ -7,13 +7,14 @@ pub mod controllers;
 mod evict;
 mod json_patch;
 pub mod kind;
-mod kubelet;
+pub(crate) mod kubelet;
 mod micro_time;
 pub mod objects;
 mod route;
 mod schema;
 mod select;
 pub mod server;
+pub mod simulated;
 mod status;
 pub mod store;
 mod watch;
@@ -39,10 +40,11 @@ use self::controllers::{Controllers, Pace};
 use self::kind::Kind;
 use self::kubelet::Kubelets;
 use self::objects::{Machine, ReplicaSet};
-use self::server::{ApiServer, Shared};
+use self::server::{ApiServer, Behind, Shared};
+use self::simulated::Simulated;
 use self::store::Store;
 use crate::faults::Faults;
-use crate::pki::{Ca, ServerConfigError, server_config};
+use crate::pki::{Ca, TlsError, server_config};
 use crate::talos::log::Log;
 
 /// What a cluster consists of.
@@ -60,7 +62,7 @@ pub struct Kube {
     store: Arc<Store>,
     kubelets: Kubelets,
     servers: BTreeMap<String, Arc<ApiServer>>,
-    shared: Arc<Shared>,
+    simulated: Arc<Simulated>,
     ca: Ca,
     clock: Clock,
     stop: CancellationToken,
@@ -72,7 +74,7 @@ impl Kube {
     ///
     /// # Errors
     /// When a server's TLS configuration cannot be made.
-    pub fn start(options: KubeOptions, log: Arc<Log>, faults: Arc<Faults>) -> Result<Arc<Self>, ServerConfigError> {
+    pub fn start(options: KubeOptions, log: Arc<Log>, faults: Arc<Faults>) -> Result<Arc<Self>, TlsError> {
         let clock = Clock::system();
         let store = Arc::new(Store::new(clock.clone()));
         let (runtime, ca) = (Handle::current(), Ca::new("kubernetes", "kubernetes"));
@@ -80,13 +82,20 @@ impl Kube {
         let mut sans: Vec<String> = control_planes.iter().map(|machine| machine.address.clone()).collect();
         sans.extend(["kubernetes".into(), "kubernetes.default.svc".into(), "localhost".into()]);
         sans.extend(options.sans.iter().cloned());
-        let shared =
-            Arc::new(Shared { store: Arc::clone(&store), log, faults, rbac: Rbac::default(), clock: clock.clone() });
+        let simulated = Arc::new(Simulated { store: Arc::clone(&store), rbac: Rbac::default(), clock: clock.clone() });
+        let shared = Arc::new(Shared { log, faults, clock: clock.clone() });
         let mut servers = BTreeMap::new();
         for machine in control_planes {
             let Ok(address) = machine.address.parse::<Ipv4Addr>() else { continue };
             let tls = server_config(&ca.server(&sans), &ca, &[b"h2", b"http/1.1"], false)?;
-            let server = ApiServer::new(&machine.name, address, tls, Arc::clone(&shared), runtime.clone());
+            let server = ApiServer::new(
+                &machine.name,
+                address,
+                tls,
+                Behind::Simulated(Arc::clone(&simulated)),
+                Arc::clone(&shared),
+                runtime.clone(),
+            );
             servers.insert(machine.name.clone(), server);
         }
         let workers = options.machines.iter().filter(|machine| !machine.control_plane).count();
@@ -99,7 +108,7 @@ impl Kube {
         let machines = options.machines.len();
         let kubelets = Kubelets::new(options.machines);
         let stop = CancellationToken::new();
-        let kube = Arc::new(Self { store, kubelets, servers, shared, ca, clock, stop });
+        let kube = Arc::new(Self { store, kubelets, servers, simulated, ca, clock, stop });
         tokio::spawn(Arc::clone(&kube).control(Controllers::new(options.pace, replica_sets, machines)));
         Ok(kube)
     }
@@ -126,7 +135,7 @@ impl Kube {
     /// What clients may do that are no masters.
     #[must_use]
     pub fn rbac(&self) -> &Rbac {
-        &self.shared.rbac
+        &self.simulated.rbac
     }
 
     /// The API server of a control plane.

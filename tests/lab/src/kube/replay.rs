@@ -12,7 +12,8 @@ use tokio::runtime::Handle;
 
 use super::authz::Rbac;
 use super::kind::Kind;
-use super::server::{ApiServer, Shared};
+use super::server::{ApiServer, Behind, Shared};
+use super::simulated::Simulated;
 use super::store::Store;
 use crate::faults::{Faults, When};
 use crate::net::{KUBE_PORT, Network};
@@ -65,6 +66,7 @@ struct Replay {
     _network: Network,
     server: Arc<ApiServer>,
     shared: Arc<Shared>,
+    simulated: Arc<Simulated>,
     address: std::net::Ipv4Addr,
     ca: Ca,
     users: HashMap<String, Pair>,
@@ -86,16 +88,24 @@ impl Replay {
             })
         });
         let (log, faults) = (Arc::default(), Arc::default());
-        let shared = Arc::new(Shared { store, log, faults, rbac: Rbac::default(), clock });
+        let simulated = Arc::new(Simulated { store, rbac: Rbac::default(), clock: clock.clone() });
+        let shared = Arc::new(Shared { log, faults, clock });
         let tls = server_config(&ca.server(&[address.to_string()]), &ca, &[b"http/1.1"], false).unwrap();
-        let server = ApiServer::new("cp-1", address, tls, Arc::clone(&shared), Handle::current());
+        let server = ApiServer::new(
+            "cp-1",
+            address,
+            tls,
+            Behind::Simulated(Arc::clone(&simulated)),
+            Arc::clone(&shared),
+            Handle::current(),
+        );
         server.start();
         server.listening().wait_for(|listening| *listening).await.unwrap();
         let users = HashMap::from([
             ("admin".to_owned(), ca.client("admin", &["system:masters"])),
             ("alice".to_owned(), ca.client("alice", &[])),
         ]);
-        Self { _network: network, server, shared, address, ca, users, ours: HashMap::new() }
+        Self { _network: network, server, shared, simulated, address, ca, users, ours: HashMap::new() }
     }
 
     async fn client(&self, user: &str) -> Client {
@@ -103,7 +113,7 @@ impl Replay {
     }
 
     fn store(&self) -> &Store {
-        &self.shared.store
+        &self.simulated.store
     }
 
     /// Stores an object as the recordings had it.

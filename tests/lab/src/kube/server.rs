@@ -1,30 +1,27 @@
-//! One control plane's API server: a listener that comes and goes with its node, over the store that all share.
+//! One control plane's API server: a listener that comes and goes with its node, where requests are counted, held and
+//! troubled; and behind it who answers.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures::StreamExt as _;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WARNING};
 use http::{Request, Response};
-use http_body_util::{BodyExt as _, Full, StreamBody};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use rustls::ServerConfig;
-use serde_json::{Value, json};
 use talos_proto::clock::Clock;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::api::{Answer, Refusal, answer};
-use super::authz::{Rbac, User};
-use super::kind::Kind;
+use super::authz::User;
 use super::route::{Asked, Route};
+use super::simulated::{Simulated, respond_failure};
 use super::status::Failure;
-use super::store::Store;
 use crate::faults::{Fate, Faults, When};
 use crate::net::{self, Body, KUBE_PORT, Peer};
+use crate::real::forward::Forward;
 use crate::talos::log::Log;
 
 /// What is wrong with an API server that runs.
@@ -43,16 +40,30 @@ pub enum Trouble {
 
 /// What all API servers of a lab have in common.
 pub struct Shared {
-    /// The objects.
-    pub store: Arc<Store>,
     /// The requests of the lab.
     pub log: Arc<Log>,
     /// The crash points of the lab.
     pub faults: Arc<Faults>,
-    /// What clients may do that are no masters.
-    pub rbac: Rbac,
     /// The clock of the lab.
     pub clock: Clock,
+}
+
+/// Who answers behind a listener.
+pub enum Behind {
+    /// The lab itself.
+    Simulated(Arc<Simulated>),
+    /// A kube-apiserver.
+    Real(Box<Forward>),
+}
+
+/// What became of a request.
+pub enum Answered {
+    /// It was answered.
+    Known(Response<Body>),
+    /// It was answered that the lab does not know it.
+    Unexpected(Response<Body>),
+    /// Whoever should have answered is gone: the connection is closed.
+    Cut,
 }
 
 /// The API server of one control plane.
@@ -60,6 +71,7 @@ pub struct ApiServer {
     node: String,
     address: Ipv4Addr,
     tls: Arc<ServerConfig>,
+    behind: Behind,
     shared: Arc<Shared>,
     runtime: Handle,
     running: Mutex<Running>,
@@ -85,11 +97,12 @@ impl ApiServer {
         node: &str,
         address: Ipv4Addr,
         tls: Arc<ServerConfig>,
+        behind: Behind,
         shared: Arc<Shared>,
         runtime: Handle,
     ) -> Arc<Self> {
         let (running, listening) = (Mutex::default(), watch::Sender::new(false));
-        Arc::new(Self { node: node.to_owned(), address, tls, shared, runtime, running, listening })
+        Arc::new(Self { node: node.to_owned(), address, tls, behind, shared, runtime, running, listening })
     }
 
     /// Its name in the log and in the counters.
@@ -173,8 +186,6 @@ impl ApiServer {
     async fn handle(&self, peer: Peer, request: Request<Incoming>) -> Response<Body> {
         let (head, body) = request.into_parts();
         let asked = Asked::new(&head.method, &head.uri);
-        let content_type = head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        let content_type = content_type.split(';').next().unwrap_or_default().trim().to_owned();
         let target = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
         let trouble = self.running().trouble;
         match trouble {
@@ -187,9 +198,13 @@ impl ApiServer {
         let body = body.to_bytes();
 
         let user = User::from_certificate(peer.certificate.as_ref());
-        let failure = match trouble {
-            Trouble::Fail(code) if !matches!(asked.route, Route::Health { .. }) => Some(Failure::injected(code)),
-            _ => self.refuse(&user, &asked, head.headers.contains_key(http::header::AUTHORIZATION)),
+        let failure = match (trouble, &self.behind) {
+            (Trouble::Fail(code), _) if !matches!(asked.route, Route::Health { .. }) => Some(Failure::injected(code)),
+            (_, Behind::Simulated(simulated)) => {
+                simulated.refuse(&user, &asked, head.headers.contains_key(http::header::AUTHORIZATION))
+            }
+            // The real one decides itself.
+            (_, Behind::Real(_)) => None,
         };
         if let Some(failure) = failure {
             self.shared.log.note(&self.name(), &asked.label(), &target, asked.mutating());
@@ -204,10 +219,15 @@ impl ApiServer {
         {
             return cut(&peer).await;
         }
-        let outcome = answer(&self.shared.store, &asked, &content_type, &body);
-        match &outcome {
-            Err(Refusal::Unexpected) => {
-                self.shared.log.unexpected(&self.name(), &format!("{} {}", head.method, head.uri.path()), &target)
+        let method = head.method.clone();
+        let answered = match &self.behind {
+            Behind::Simulated(simulated) => simulated.answer(&user, &asked, &head, &body),
+            Behind::Real(forward) => forward.answer(&user, head, body).await,
+        };
+        match &answered {
+            Answered::Unexpected(_) => {
+                let path = target.split('?').next().unwrap_or_default();
+                self.shared.log.unexpected(&self.name(), &format!("{method} {path}"), &target)
             }
             _ => self.shared.log.note(&self.name(), &asked.label(), &target, asked.mutating()),
         };
@@ -216,62 +236,10 @@ impl ApiServer {
         {
             return cut(&peer).await;
         }
-        match outcome {
-            Ok(Answer::Json { code, body, warnings }) if asked.route == Route::AccessReview => {
-                respond_json(code, &self.review(&user, body), &warnings)
-            }
-            Ok(Answer::Json { code, body, warnings }) => respond_json(code, &body, &warnings),
-            Ok(Answer::Text(text)) => respond(200, "text/plain; charset=utf-8", text.into()),
-            Ok(Answer::Watch(watch)) => {
-                let events = watch.stream(Arc::clone(&self.shared.store), self.shared.clock.clone());
-                let body = StreamBody::new(events.boxed()).boxed_unsync();
-                let mut response = Response::new(body);
-                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                response
-            }
-            Err(Refusal::Failure(failure)) => respond_failure(&failure),
-            Err(Refusal::Unexpected) => {
-                respond_failure(&Failure::unexpected(&format!("{} {target} ({content_type})", head.method)))
-            }
+        match answered {
+            Answered::Known(response) | Answered::Unexpected(response) => response,
+            Answered::Cut => cut(&peer).await,
         }
-    }
-
-    /// 401 or 403, when the request is not for this user.
-    fn refuse(&self, user: &User, asked: &Asked, token: bool) -> Option<Failure> {
-        // Tokens are no credential here: whoever sends one instead of a certificate is nobody.
-        if token && user.name == "system:anonymous" {
-            return Some(Failure::unauthorized());
-        }
-        let (kind, subresource, namespace, name) = match &asked.route {
-            Route::Health { .. } | Route::Version | Route::Unknown => return None,
-            Route::AccessReview if user.name != "system:anonymous" => return None,
-            Route::AccessReview => return Some(Failure::unauthorized()),
-            Route::Collection(kind, namespace) => (*kind, "", namespace.as_str(), ""),
-            Route::Object(kind, namespace, name) => (*kind, "", namespace.as_str(), name.as_str()),
-            Route::Eviction(namespace, name) => (Kind::Pod, "eviction", namespace.as_str(), name.as_str()),
-        };
-        let resource =
-            if subresource.is_empty() { kind.plural().into() } else { format!("{}/{subresource}", kind.plural()) };
-        let allowed = self.shared.rbac.allows(user, asked.verb(), kind.group(), &resource);
-        (!allowed).then(|| Failure::forbidden(&user.name, asked.verb(), kind, subresource, namespace, name))
-    }
-
-    /// A SelfSubjectAccessReview with its status filled in.
-    fn review(&self, user: &User, mut review: Value) -> Value {
-        let asked = &review["spec"]["resourceAttributes"];
-        let text = |field: &str| asked[field].as_str().unwrap_or_default();
-        let subresource = text("subresource");
-        let resource = if subresource.is_empty() {
-            text("resource").into()
-        } else {
-            format!("{}/{subresource}", text("resource"))
-        };
-        let allowed = self.shared.rbac.allows(user, text("verb"), text("group"), &resource);
-        review["kind"] = json!("SelfSubjectAccessReview");
-        review["apiVersion"] = json!("authorization.k8s.io/v1");
-        review["metadata"] = json!({});
-        review["status"] = json!({"allowed": allowed});
-        review
     }
 }
 
@@ -279,30 +247,4 @@ impl ApiServer {
 async fn cut(peer: &Peer) -> Response<Body> {
     peer.connection.cancel();
     std::future::pending().await
-}
-
-fn respond(code: u16, content_type: &'static str, body: Bytes) -> Response<Body> {
-    let mut response = Response::new(Full::new(body).map_err(|never| match never {}).boxed_unsync());
-    *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
-}
-
-fn respond_json(code: u16, body: &Value, warnings: &[String]) -> Response<Body> {
-    // The real server ends a body with a newline.
-    let mut response = respond(code, "application/json", format!("{body}\n").into());
-    for warning in warnings {
-        if let Ok(value) = HeaderValue::from_str(warning) {
-            response.headers_mut().append(WARNING, value);
-        }
-    }
-    response
-}
-
-fn respond_failure(failure: &Failure) -> Response<Body> {
-    let mut response = respond_json(failure.code, &failure.body(), &[]);
-    if let Some(seconds) = failure.retry_after {
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
-    }
-    response
 }

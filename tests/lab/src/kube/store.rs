@@ -310,7 +310,7 @@ impl Store {
 }
 
 /// Whether a Node's event is more than a heartbeat.
-fn is_real_change(event: &Event) -> bool {
+pub(crate) fn is_real_change(event: &Event) -> bool {
     let facts = |node: &Value| {
         let metadata = &node["metadata"];
         let ready = is_ready(node);

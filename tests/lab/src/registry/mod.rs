@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::net::{self, REGISTRY_PORT};
-use crate::pki::{Ca, ServerConfigError, open_server_config};
+use crate::pki::{Ca, TlsError, open_server_config};
 use crate::talos::log::Log;
 use crate::talos::outside::{PullAnswer, Registry as Outside};
 
@@ -23,7 +23,7 @@ pub const SERVER: &str = "registry";
 pub enum StartError {
     /// No TLS.
     #[error("the registry's TLS configuration")]
-    Tls(#[from] ServerConfigError),
+    Tls(#[from] TlsError),
     /// No listener.
     #[error("cannot listen on {0}:{REGISTRY_PORT}")]
     Listen(Ipv4Addr, #[source] std::io::Error),

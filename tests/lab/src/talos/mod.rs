@@ -26,7 +26,7 @@ pub use node::images::Namespace;
 pub use talos_proto::proto::machine::etcd_member_alarm::AlarmType;
 
 use crate::faults::Faults;
-use crate::pki::{self, Ca, ServerConfigError};
+use crate::pki::{self, Ca, TlsError};
 use config::{Effective, Refused};
 use fleet::{Fleet, Timing};
 use log::Log;
@@ -130,7 +130,7 @@ pub enum StartError {
         node: String,
         /// The reason.
         #[source]
-        source: ServerConfigError,
+        source: TlsError,
     },
     /// The address cannot be bound.
     #[error("node {node}: cannot listen on {address}:50000")]

@@ -1,0 +1,498 @@
+//! The Kubernetes side of a lab, played by real programs.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use talos_proto::clock::Clock;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::api::{Api, collection, object};
+use super::forward::Forward;
+use super::https;
+use super::kubelet::Kubelet;
+use super::mirror::Mirror;
+use super::process::Process;
+use super::programs::Programs;
+use super::scheduler;
+use super::servers::{Flags, PROXY, REAL_PORT, Servers};
+use crate::faults::Faults;
+use crate::files;
+use crate::kube::authz::Rule;
+use crate::kube::controllers::Pace;
+use crate::kube::kind::Kind;
+use crate::kube::kubelet::seen;
+use crate::kube::objects::{self, Machine};
+use crate::kube::server::{ApiServer, Behind, Shared};
+use crate::kube::store::Event;
+use crate::net::Network;
+use crate::objects::Objects;
+use crate::pki::{Ca, Pair, TlsError, server_config};
+use crate::talos::log::Log;
+use crate::talos::outside::{Kubernetes, NodeSeen};
+
+/// How long the first API server may take on a busy machine; alone it takes four seconds.
+const START: Duration = Duration::from_secs(90);
+/// Between two looks at something that is about to be.
+const LOOK: Duration = Duration::from_millis(40);
+/// How often a change that another writer made obsolete is tried again.
+const TRIES: usize = 20;
+
+/// Why a real cluster cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A program or a file.
+    #[error("cannot start the programs of Kubernetes from {}", .0.display())]
+    Program(PathBuf, #[source] io::Error),
+    /// TLS.
+    #[error("the certificates of Kubernetes")]
+    Tls(#[from] TlsError),
+    /// It does not answer.
+    #[error("kube-apiserver is not ready after {} s; its log is {}", START.as_secs(), .log.display())]
+    NotReady {
+        /// Its log.
+        log: PathBuf,
+    },
+    /// A program did not stay.
+    #[error("{0}")]
+    Ended(String),
+    /// It refuses an object of the lab.
+    #[error("kube-apiserver does not take {0}: {1}")]
+    Refused(String, String),
+}
+
+/// What a real cluster is made of.
+pub struct ClusterOptions {
+    /// The programs.
+    pub programs: Programs,
+    /// All machines; the control planes among them get an API server.
+    pub machines: Vec<Machine>,
+    /// How long pods take, and how often kubelets beat.
+    pub pace: Pace,
+    /// The lab's folder; what the programs write goes into `kubernetes` in it.
+    pub dir: PathBuf,
+    /// More flags of the kube-apiservers.
+    pub flags: Flags,
+}
+
+/// The API server of a control plane: the listener and the program behind it.
+struct Member {
+    address: Ipv4Addr,
+    listener: Arc<ApiServer>,
+    program: Mutex<Option<Process>>,
+    /// Ends the wait for it to listen and to be ready.
+    starting: Mutex<CancellationToken>,
+    /// It said so itself.
+    ready: watch::Sender<bool>,
+    /// The lab's own way to it.
+    api: Api,
+}
+
+/// A running cluster. Dropping it ends it.
+pub struct Cluster {
+    servers: Servers,
+    members: BTreeMap<String, Member>,
+    kubelets: BTreeMap<String, Arc<Kubelet>>,
+    nodes: Arc<Mirror>,
+    api: Api,
+    ca: Ca,
+    clock: Clock,
+    runtime: Handle,
+    /// etcd, the lab's own API server, the controllers: in the order in which they end.
+    programs: Mutex<Vec<Process>>,
+    tasks: Mutex<Vec<AbortHandle>>,
+}
+
+impl Cluster {
+    /// Starts etcd, an API server for the lab itself and the controllers, and makes the workload. Neither Nodes nor the
+    /// control planes' API servers are there before their machines start them.
+    ///
+    /// The lab's own API server is one that no client is told of: kubelets, controllers and tests reach the cluster
+    /// through it whatever becomes of the others.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start(
+        options: ClusterOptions,
+        network: &Network,
+        log: Arc<Log>,
+        faults: Arc<Faults>,
+    ) -> Result<Arc<Self>, StartError> {
+        let dir = options.dir.join("kubernetes");
+        let folder = options.programs.folder().to_owned();
+        let failed = |error| StartError::Program(folder.clone(), error);
+        let (ca, proxy) = (Ca::new("kubernetes", "kubernetes"), Ca::new("lab listeners", "lab"));
+        let own = network.own_api_server();
+        let control_planes: Vec<_> = options.machines.iter().filter(|machine| machine.control_plane).collect();
+        let mut sans: Vec<String> = control_planes.iter().map(|machine| machine.address.clone()).collect();
+        sans.extend(["kubernetes", "kubernetes.default.svc", "localhost"].map(str::to_owned));
+        sans.push(own.to_string());
+        let certificate = ca.server(&sans);
+        let files = (&ca, &certificate, &proxy);
+        let servers =
+            Servers::new(options.programs.clone(), &dir, network.etcd(), files, options.flags).map_err(failed)?;
+        let mut programs = vec![servers.etcd().map_err(failed)?, servers.api_server("lab", own).map_err(failed)?];
+
+        let admin = https::client(ca.cert_pem(), Some(&ca.client("lab", &["system:masters"])))?;
+        let api = Api::new(admin, format!("https://{own}:{REAL_PORT}"));
+        let clock = Clock::system();
+        until_ready(&api, &programs, &clock, servers.path("kube-apiserver-lab.log")).await?;
+        let kubeconfig = servers.path("controllers.kubeconfig");
+        let controllers = ca.client("system:kube-controller-manager", &[]);
+        let text = files::kubeconfig(&format!("https://{own}:{REAL_PORT}"), &ca, &controllers);
+        files::write_private(&kubeconfig, &text).map_err(failed)?;
+        programs.insert(0, servers.controllers(&kubeconfig).map_err(failed)?);
+        workload(&api, options.machines.iter().filter(|machine| !machine.control_plane).count()).await?;
+
+        let identity = proxy.client(PROXY, &[]);
+        let shared = Arc::new(Shared { log, faults, clock: clock.clone() });
+        let mut members = BTreeMap::new();
+        for machine in control_planes {
+            let Ok(address) = machine.address.parse::<Ipv4Addr>() else { continue };
+            let member = Member::new(machine, address, (&ca, &certificate), &identity, &shared)?;
+            members.insert(machine.name.clone(), member);
+        }
+        let (nodes, pods) = (Mirror::new(Kind::Node), Mirror::new(Kind::Pod));
+        let machines = options.machines.len();
+        let kubelets: BTreeMap<_, _> =
+            options.machines.into_iter().map(|machine| (machine.name.clone(), Kubelet::new(machine))).collect();
+        let mut tasks = vec![
+            tokio::spawn(Arc::clone(&nodes).follow(api.clone(), clock.clone())).abort_handle(),
+            tokio::spawn(Arc::clone(&pods).follow(api.clone(), clock.clone())).abort_handle(),
+        ];
+        let scheduler = scheduler::run(api.clone(), Arc::clone(&nodes), Arc::clone(&pods), machines, clock.clone());
+        tasks.push(tokio::spawn(scheduler).abort_handle());
+        for kubelet in kubelets.values() {
+            let run = Arc::clone(kubelet).run(api.clone(), Arc::clone(&pods), options.pace, clock.clone());
+            tasks.push(tokio::spawn(run).abort_handle());
+        }
+        let (programs, tasks, runtime) = (Mutex::new(programs), Mutex::new(tasks), Handle::current());
+        Ok(Arc::new(Self { servers, members, kubelets, nodes, api, ca, clock, runtime, programs, tasks }))
+    }
+
+    /// The authority of the API servers' and clients' certificates.
+    #[must_use]
+    pub fn ca(&self) -> &Ca {
+        &self.ca
+    }
+
+    /// The lab's own way to the cluster.
+    #[must_use]
+    pub fn api(&self) -> &Api {
+        &self.api
+    }
+
+    /// The listener before a control plane's API server.
+    #[must_use]
+    pub fn server(&self, node: &str) -> Option<&Arc<ApiServer>> {
+        self.members.get(node).map(|member| &member.listener)
+    }
+
+    /// Whether a control plane's API server says that it is ready; false from the moment in which it is killed.
+    #[must_use]
+    pub fn is_ready(&self, node: &str) -> bool {
+        self.members.get(node).is_some_and(|member| *member.ready.borrow())
+    }
+
+    /// All of them, by node.
+    pub fn listeners(&self) -> impl Iterator<Item = &Arc<ApiServer>> {
+        self.members.values().map(|member| &member.listener)
+    }
+
+    /// The kubelet of that machine falls silent.
+    pub fn kubelet_died(&self, node: &str) {
+        if let Some(kubelet) = self.kubelets.get(node) {
+            kubelet.died();
+        }
+    }
+
+    /// Stops etcd in the middle of whatever it does, or lets it go on: every request that needs it hangs meanwhile.
+    pub fn freeze_etcd(&self, freeze: bool) {
+        // The last but one to end: controllers, etcd, the lab's own API server.
+        if let Some(etcd) = lock(&self.programs).get(1) {
+            if freeze { etcd.freeze() } else { etcd.thaw() }
+        }
+    }
+
+    /// Lets a user do that in the whole cluster, and nothing else, by a ClusterRole and its binding.
+    ///
+    /// # Panics
+    /// When the server does not take them.
+    pub fn grant(&self, user: &str, rules: &[Rule]) {
+        const GROUP: &str = "/apis/rbac.authorization.k8s.io/v1";
+        let rules: Vec<Value> = rules
+            .iter()
+            .map(|rule| json!({"apiGroups": [rule.group], "resources": [rule.resource], "verbs": rule.verbs}))
+            .collect();
+        let metadata = json!({"name": format!("lab-{user}")});
+        let role = json!({
+            "kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": metadata, "rules": rules,
+        });
+        let binding = json!({
+            "kind": "ClusterRoleBinding", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": metadata,
+            "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}],
+            "roleRef": {"kind": "ClusterRole", "apiGroup": "rbac.authorization.k8s.io", "name": format!("lab-{user}")},
+        });
+        self.block(async {
+            for (plural, object) in [("clusterroles", role), ("clusterrolebindings", binding)] {
+                // A PUT replaces what is there or creates it.
+                let reply = self.api.put(&format!("{GROUP}/{plural}/lab-{user}"), &object).await;
+                let reply = reply.expect("the lab's own API server answers");
+                assert!(reply.is_ok(), "{plural}: {}", reply.text);
+            }
+        });
+    }
+
+    /// Waits for an answer where nobody can await it.
+    fn block<T>(&self, work: impl Future<Output = T>) -> T {
+        tokio::task::block_in_place(|| self.runtime.block_on(work))
+    }
+
+    /// Ends all programs.
+    pub fn stop(&self) {
+        for task in lock(&self.tasks).drain(..) {
+            task.abort();
+        }
+        for member in self.members.values() {
+            member.stop();
+        }
+        for program in lock(&self.programs).drain(..) {
+            program.kill();
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Member {
+    fn new(
+        machine: &Machine,
+        address: Ipv4Addr,
+        (ca, certificate): (&Ca, &Pair),
+        identity: &Pair,
+        shared: &Arc<Shared>,
+    ) -> Result<Self, TlsError> {
+        let tls = server_config(certificate, ca, &[b"http/1.1"], false)?;
+        let behind = Behind::Real(Box::new(Forward::new(address, ca.cert_pem(), identity)?));
+        let listener = ApiServer::new(&machine.name, address, tls, behind, Arc::clone(shared), Handle::current());
+        let client = https::client(ca.cert_pem(), Some(&ca.client("lab", &["system:masters"])))?;
+        let api = Api::new(client, format!("https://{address}:{REAL_PORT}"));
+        let (program, starting, ready) = (Mutex::default(), Mutex::default(), watch::Sender::new(false));
+        Ok(Self { address, listener, program, starting, ready, api })
+    }
+
+    /// SIGKILL, and the listener is gone with it.
+    fn stop(&self) {
+        lock(&self.starting).cancel();
+        self.ready.send_replace(false);
+        self.listener.stop();
+        if let Some(program) = lock(&self.program).take() {
+            program.kill();
+        }
+    }
+}
+
+async fn until_ready(api: &Api, programs: &[Process], clock: &Clock, log: PathBuf) -> Result<(), StartError> {
+    let start = clock.now();
+    while !api.get("/readyz").await.is_ok_and(|reply| reply.is_ok()) {
+        if let Some(how) = programs.iter().find_map(Process::ended) {
+            return Err(StartError::Ended(how));
+        }
+        if clock.now().since(start) > START {
+            return Err(StartError::NotReady { log });
+        }
+        clock.sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+/// What runs in the cluster: the same as in a simulated one.
+async fn workload(api: &Api, workers: usize) -> Result<(), StartError> {
+    let web = json!({"app": "web"});
+    let replica_set = json!({
+        "kind": "ReplicaSet", "apiVersion": "apps/v1", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {
+            "replicas": 2 * workers, "selector": {"matchLabels": web},
+            "template": {
+                "metadata": {"labels": web},
+                "spec": {"containers": [{"name": "main", "image": "registry.k8s.io/pause:3.10"}]},
+            },
+        },
+    });
+    let mut daemon_set = objects::daemon_set("kube-system", "kube-flannel");
+    daemon_set["spec"]["template"]["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+    let all = [
+        (collection(Kind::Namespace, ""), json!({"metadata": {"name": "flux-system"}})),
+        ("/apis/apps/v1/namespaces/default/replicasets".to_owned(), replica_set),
+        (collection(Kind::DaemonSet, "kube-system"), daemon_set),
+        (collection(Kind::PodDisruptionBudget, "default"), objects::budget("default", "web")),
+    ];
+    for (path, object) in all {
+        let reply = api.post(&path, &object).await;
+        let refused = |why| StartError::Refused(path.clone(), why);
+        match reply {
+            Ok(reply) if reply.is_ok() => {}
+            Ok(reply) => return Err(refused(reply.text)),
+            Err(error) => return Err(refused(error.to_string())),
+        }
+    }
+    Ok(())
+}
+
+impl Kubernetes for Cluster {
+    fn kubelet_started(&self, node: &str, boot_id: &str) {
+        if let Some(kubelet) = self.kubelets.get(node) {
+            kubelet.started(boot_id);
+        }
+    }
+
+    fn kubelet_stopped(&self, node: &str) {
+        if let Some(kubelet) = self.kubelets.get(node) {
+            kubelet.stopped();
+        }
+    }
+
+    fn power_lost(&self, node: &str) {
+        self.kubelet_died(node);
+    }
+
+    fn api_server_started(&self, node: &str) {
+        let Some(member) = self.members.get(node) else { return };
+        member.stop();
+        // A program that cannot be started is seen by the lab as a server that never listens.
+        let Ok(program) = self.servers.api_server(node, member.address) else { return };
+        *lock(&member.program) = Some(program);
+        let cancel = CancellationToken::new();
+        *lock(&member.starting) = cancel.clone();
+        let (listener, clock) = (Arc::clone(&member.listener), self.clock.clone());
+        let (address, api, ready) = ((member.address, REAL_PORT), member.api.clone(), member.ready.clone());
+        let work = async move {
+            // As soon as the real one listens, long before it is ready: what it answers until then is its own.
+            while tokio::net::TcpStream::connect(address).await.is_err() {
+                clock.sleep(LOOK).await;
+            }
+            listener.start();
+            while !api.get("/readyz").await.is_ok_and(|reply| reply.is_ok()) {
+                clock.sleep(LOOK).await;
+            }
+            ready.send_replace(true);
+        };
+        self.runtime.spawn(cancel.run_until_cancelled_owned(work));
+    }
+
+    fn api_server_stopped(&self, node: &str) {
+        if let Some(member) = self.members.get(node) {
+            member.stop();
+        }
+    }
+
+    fn node(&self, node: &str) -> Option<NodeSeen> {
+        self.nodes.get(node).map(|node| seen(&node))
+    }
+
+    fn watch_node(&self, node: &str) -> watch::Receiver<u64> {
+        self.nodes.changes(node)
+    }
+
+    fn annotate_from_talos(&self, node: &str, set: BTreeMap<String, String>) {
+        if let Some(kubelet) = self.kubelets.get(node) {
+            kubelet.annotate(set);
+        }
+    }
+}
+
+/// The lab's own API server is there as long as the lab is.
+const ANSWERS: &str = "the lab's own API server answers";
+
+impl Objects for Cluster {
+    fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        let reply = self.block(self.api.get(&object(kind, namespace, name))).expect(ANSWERS);
+        reply.is_ok().then(|| Arc::new(reply.json()))
+    }
+
+    fn list(&self, kind: Kind) -> Vec<Arc<Value>> {
+        let mut list = self.block(self.api.get(&collection(kind, ""))).expect(ANSWERS).json();
+        let items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        let named = |mut item: Value| {
+            // Items of a list do not say what they are.
+            item["kind"] = json!(kind.name());
+            item["apiVersion"] = json!(kind.api_version());
+            Arc::new(item)
+        };
+        items.into_iter().map(named).collect()
+    }
+
+    fn edit(&self, kind: Kind, namespace: &str, name: &str, change: &mut dyn FnMut(&mut Value)) -> Option<Arc<Value>> {
+        let path = object(kind, namespace, name);
+        for _ in 0..TRIES {
+            let before = self.get(kind, namespace, name)?;
+            let mut after = Value::clone(&before);
+            change(&mut after);
+            let mut reply = self.block(self.api.put(&path, &after)).expect(ANSWERS);
+            if reply.is_ok() && after["status"] != before["status"] {
+                // The status has a door of its own.
+                after["metadata"]["resourceVersion"] = reply.json()["metadata"]["resourceVersion"].take();
+                reply = self.block(self.api.put(&format!("{path}/status"), &after)).expect(ANSWERS);
+            }
+            match reply.code {
+                200..300 => return Some(Arc::new(reply.json())),
+                409 => {}
+                _ => panic!("{path}: {}", reply.text),
+            }
+        }
+        panic!("{path}: somebody else was faster {TRIES} times")
+    }
+
+    fn create(&self, kind: Kind, new: Value) -> Arc<Value> {
+        let namespace = new["metadata"]["namespace"].as_str().unwrap_or_default();
+        let path = collection(kind, namespace);
+        let reply = self.block(self.api.post(&path, &new)).expect(ANSWERS);
+        assert!(reply.is_ok(), "{path}: {}", reply.text);
+        Arc::new(reply.json())
+    }
+
+    fn remove(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        let before = self.get(kind, namespace, name)?;
+        let path = object(kind, namespace, name);
+        let reply = self.block(self.api.delete(&path, None)).expect(ANSWERS);
+        assert!(reply.is_ok() || reply.code == 404, "{path}: {}", reply.text);
+        Some(before)
+    }
+
+    fn version(&self) -> u64 {
+        let list = self.block(self.api.get(&collection(Kind::Node, ""))).expect(ANSWERS).json();
+        list["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    fn node_events(&self, version: u64) -> Vec<Event> {
+        self.block(async {
+            // The watch is some milliseconds behind.
+            while !self.nodes.has_seen(&self.list_now(Kind::Node).await) {
+                self.clock.sleep(LOOK / 4).await;
+            }
+        });
+        self.nodes.since(version)
+    }
+}
+
+impl Cluster {
+    async fn list_now(&self, kind: Kind) -> Vec<Arc<Value>> {
+        let list = self.api.get(&collection(kind, "")).await.expect(ANSWERS).json();
+        list["items"].as_array().into_iter().flatten().cloned().map(Arc::new).collect()
+    }
+}
