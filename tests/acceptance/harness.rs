@@ -1,24 +1,30 @@
 //! A lab in this process, the product in another.
 
 use std::path::Path;
-use std::process::{ExitStatus, Output, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use lab::kube::kind::Kind;
 use lab::options::Kubernetes;
 use lab::{Lab, Options};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Scales every time of the lease with it; long enough that two cores under load renew in time.
 pub const LEASE: &str = "6s";
 /// No command of a test takes longer unless it hangs.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
+/// Real clusters at once: each is up to six programs, and two cores carry few of them at the pace of these tests.
+static REAL_CLUSTERS: Semaphore = Semaphore::const_new(3);
+
 /// A lab and what the product is told of it. Dropping it ends both.
 pub struct Bed {
     pub lab: Arc<Lab>,
     _dir: tempfile::TempDir,
+    _turn: Option<SemaphorePermit<'static>>,
 }
 
 impl Bed {
@@ -30,8 +36,12 @@ impl Bed {
         options.reboot_time = Duration::from_millis(500);
         options.kubernetes = Kubernetes::from_env().unwrap_or_else(|why| panic!("{why}"));
         change(&mut options);
-        let lab = Lab::start(options).await.expect("the lab starts");
-        Self { lab, _dir: dir }
+        let turn = match options.kubernetes {
+            Kubernetes::Simulated => None,
+            Kubernetes::Real(_) => Some(REAL_CLUSTERS.acquire().await.expect("it is never closed")),
+        };
+        let lab = Lab::start(options).await.unwrap_or_else(|error| panic!("{}", talos_proto::chain(&error)));
+        Self { lab, _dir: dir, _turn: turn }
     }
 
     /// The default lab.
@@ -260,26 +270,26 @@ impl Ended {
     }
 }
 
-impl From<Output> for Ended {
-    fn from(output: Output) -> Self {
-        Self {
-            status: output.status,
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
-    }
-}
-
 /// Runs to the end, within [`LIMIT`].
 pub async fn finish(mut command: Command) -> Ended {
     let child = command.kill_on_drop(true).spawn().expect("the product starts");
     ended(child).await
 }
 
-/// Waits for a started one.
-pub async fn ended(child: Child) -> Ended {
-    let output = tokio::time::timeout(LIMIT, child.wait_with_output()).await.expect("it ends in time");
-    output.expect("its output can be read").into()
+/// Waits for a started one; what it has said is shown when it does not end in time.
+pub async fn ended(mut child: Child) -> Ended {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let out = child.stdout.take().expect("its stdout is a pipe");
+    let err = child.stderr.take().expect("its stderr is a pipe");
+    let said = async { tokio::join!(read_all(out, &mut stdout), read_all(err, &mut stderr), child.wait()).2 };
+    let status = tokio::time::timeout(LIMIT, said).await;
+    let [stdout, stderr] = [stdout, stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
+    let Ok(status) = status else { panic!("it does not end in {LIMIT:?}:\n{stdout}\n{stderr}") };
+    Ended { status: status.expect("it can be waited for"), stdout, stderr }
+}
+
+async fn read_all(mut from: impl AsyncRead + Unpin, into: &mut Vec<u8>) {
+    from.read_to_end(into).await.expect("its output can be read");
 }
 
 /// Waits in real time until `condition` holds of the lab; panics with `what` when it does not within [`LIMIT`].

@@ -51,6 +51,9 @@ fn put_lease(lab: &Lab, (namespace, name): (&str, &str), holder: &str) {
 /// Renews a Lease until it is aborted.
 fn keep_alive(bed: &Bed, lease: (&'static str, &'static str)) -> JoinHandle<()> {
     let lab = Arc::clone(&bed.lab);
+    if lab.objects().get(Kind::Namespace, "", lease.0).is_none() {
+        lab.objects().create(Kind::Namespace, json!({"metadata": {"name": lease.0}}));
+    }
     put_lease(&lab, lease, HOLDER);
     tokio::spawn(async move {
         loop {
