@@ -3,6 +3,13 @@
 //! not, for it needs nothing but cargo.
 #![allow(clippy::disallowed_methods, reason = "tests of real processes wait in real time")]
 
+mod election;
 #[allow(dead_code, reason = "shared with the acceptance tests, which use all of it")]
 #[path = "../acceptance/harness.rs"]
 mod harness;
+mod kubectl;
+mod operator;
+mod rights;
+#[allow(dead_code, reason = "shared with the acceptance tests, which use all of it")]
+#[path = "../acceptance/scene.rs"]
+mod scene;

@@ -267,7 +267,8 @@ impl ApiServers {
     }
 
     /// Whether the API server at that control plane's own address serves: after a reboot it is back some 20 s later
-    /// than the machine, and the roll must not go on before. An address that is not in the set is proved anew.
+    /// than the machine, and the roll must not go on before. An address that is not in the set, because it did not
+    /// serve when the run began, is proved anew and taken in.
     ///
     /// # Errors
     /// What it answered instead of 200 on `/readyz`.
@@ -277,7 +278,12 @@ impl ApiServers {
         let known = known.filter(|(index, address)| name.as_ref().map_or(*index == 0, |name| address.name == *name));
         let Some(client) = known.map(|(_, address)| address.client).next() else {
             let Some(config) = &self.0.config else { return Ok(()) };
-            return self.prove(config, ip).await.map(drop);
+            let client = self.prove(config, ip).await?;
+            let name = self.name_of(ip);
+            if !self.names().contains(&name) {
+                self.add(Address { name, client });
+            }
+            return Ok(());
         };
         self.0.requests.fetch_add(1, Ordering::Relaxed);
         let readyz = http::Request::get("/readyz").body(Vec::new()).map_err(|error| error.to_string())?;

@@ -55,3 +55,31 @@ async fn lease_fence_and_drain_while_the_named_server_goes_dark() {
     assert_eq!(lab.unexpected(), Vec::<String>::new());
     lab.stop();
 }
+
+#[tokio::test]
+async fn a_control_plane_that_was_away_when_the_run_began_is_used_once_it_is_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::start(Options::new(directory.path())).await.unwrap();
+    let kubeconfig = directory.path().join("kubeconfig");
+    let servers = ApiServers::connect(Some(&kubeconfig), None, Clock::system()).await.unwrap();
+    let late: IpAddr = lab.node("cp-2").address().into();
+    let server = lab.server("cp-2").unwrap();
+    let mut listening = server.listening();
+    server.cut_off(true);
+    listening.wait_for(|listening| !listening).await.unwrap();
+    assert_eq!(servers.extend(vec![late]).await.len(), 1);
+    assert!(servers.ready_at(late).await.is_err());
+    assert_eq!(servers.names().len(), 1);
+    server.cut_off(false);
+    listening.wait_for(|listening| *listening).await.unwrap();
+    for _ in 0..2 {
+        servers.ready_at(late).await.unwrap();
+        assert_eq!(servers.names().len(), 2, "once");
+    }
+    // It stands in when the named one goes away.
+    let named = lab.server("cp-1").unwrap();
+    named.cut_off(true);
+    named.listening().wait_for(|listening| !listening).await.unwrap();
+    assert_eq!(nodes::list(&servers).await.unwrap().len(), 6);
+    lab.stop();
+}

@@ -222,12 +222,14 @@ impl Rollout {
             }
         }
         // A step that failed because its node went away is no failure: an autoscaler is weather.
-        let gone = match &fresh {
-            Ok(None) => true,
-            Ok(Some(node)) => node.kube.uid != uid || node.kube.deleting || node.kube.leaving,
-            Err(_) => false,
-        };
-        if !(gone && matches!(end, End::Failed(_) | End::Again(_))) {
+        let gone = went_away(&uid, &fresh);
+        if let Some(how) = gone
+            && !before.kube.deleting
+            && !before.kube.leaving
+        {
+            self.env.say(&before, how);
+        }
+        if !(gone.is_some() && matches!(end, End::Failed(_) | End::Again(_))) {
             self.judge_end(&name, &uid, &task, end);
         }
         snapshot.halted |= self.known.halted;
@@ -306,6 +308,19 @@ impl Rollout {
         let memory = self.known.memory.entry(uid.to_owned()).or_default();
         memory.failed = Some(blocked);
         memory.stuck |= stuck;
+    }
+}
+
+/// How a node left the run while a step of it was under way; none while it is there as the same.
+fn went_away(uid: &str, fresh: &Result<Option<FleetNode>, ReadError>) -> Option<&'static str> {
+    match fresh {
+        Ok(None) => Some("it was deleted; nothing more is done to it"),
+        Ok(Some(node)) if node.kube.uid != uid => Some("it was deleted and made anew; it is looked at as a new node"),
+        Ok(Some(node)) if node.kube.deleting => Some("it is being deleted; nothing more is done to it"),
+        Ok(Some(node)) if node.kube.leaving => {
+            Some("an autoscaler is taking it away (taint ToBeDeletedByClusterAutoscaler); nothing more is done to it")
+        }
+        Ok(Some(_)) | Err(_) => None,
     }
 }
 

@@ -78,6 +78,12 @@ impl Api {
         Self { client, server }
     }
 
+    /// Where it is: `https://address:port`.
+    #[must_use]
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
     async fn send(
         &self,
         method: Method,

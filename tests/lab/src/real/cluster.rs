@@ -25,7 +25,6 @@ use super::scheduler;
 use super::servers::{Flags, PROXY, REAL_PORT, Servers};
 use crate::faults::Faults;
 use crate::files;
-use crate::kube::authz::Rule;
 use crate::kube::controllers::Pace;
 use crate::kube::kind::Kind;
 use crate::kube::kubelet::seen;
@@ -183,6 +182,10 @@ impl Cluster {
         &self.ca
     }
 
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// The lab's own way to the cluster.
     #[must_use]
     pub fn api(&self) -> &Api {
@@ -221,37 +224,26 @@ impl Cluster {
         }
     }
 
-    /// Lets a user do that in the whole cluster, and nothing else, by a ClusterRole and its binding.
-    ///
-    /// # Panics
-    /// When the server does not take them.
-    pub fn grant(&self, user: &str, rules: &[Rule]) {
-        const GROUP: &str = "/apis/rbac.authorization.k8s.io/v1";
-        let rules: Vec<Value> = rules
-            .iter()
-            .map(|rule| json!({"apiGroups": [rule.group], "resources": [rule.resource], "verbs": rule.verbs}))
-            .collect();
-        let metadata = json!({"name": format!("lab-{user}")});
-        let role = json!({
-            "kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": metadata, "rules": rules,
-        });
-        let binding = json!({
-            "kind": "ClusterRoleBinding", "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": metadata,
-            "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user}],
-            "roleRef": {"kind": "ClusterRole", "apiGroup": "rbac.authorization.k8s.io", "name": format!("lab-{user}")},
-        });
-        self.block(async {
-            for (plural, object) in [("clusterroles", role), ("clusterrolebindings", binding)] {
-                // A PUT replaces what is there or creates it.
-                let reply = self.api.put(&format!("{GROUP}/{plural}/lab-{user}"), &object).await;
-                let reply = reply.expect("the lab's own API server answers");
-                assert!(reply.is_ok(), "{plural}: {}", reply.text);
-            }
-        });
+    /// The API servers of control planes that are ready now, and the lab's own.
+    pub(super) fn ready_servers(&self) -> Vec<Api> {
+        let ready = self.members.values().filter(|member| *member.ready.borrow()).map(|member| member.api.clone());
+        ready.chain([self.api.clone()]).collect()
+    }
+
+    /// The lab's own way to the API server of a control plane.
+    #[must_use]
+    pub fn member_api(&self, node: &str) -> Option<&Api> {
+        self.members.get(node).map(|member| &member.api)
+    }
+
+    /// `https://ADDRESS:PORT` of the lab's own API server, for other clients that are no part of the product.
+    #[must_use]
+    pub fn own_server(&self) -> &str {
+        self.api.server()
     }
 
     /// Waits for an answer where nobody can await it.
-    fn block<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(super) fn block<T>(&self, work: impl Future<Output = T>) -> T {
         tokio::task::block_in_place(|| self.runtime.block_on(work))
     }
 
@@ -417,7 +409,7 @@ impl Kubernetes for Cluster {
 }
 
 /// The lab's own API server is there as long as the lab is.
-const ANSWERS: &str = "the lab's own API server answers";
+pub(super) const ANSWERS: &str = "the lab's own API server answers";
 
 impl Objects for Cluster {
     fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {

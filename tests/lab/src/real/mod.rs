@@ -11,6 +11,7 @@ mod kubelet;
 mod mirror;
 mod process;
 pub mod programs;
+mod rights;
 mod scheduler;
 pub mod servers;
 
