@@ -1,4 +1,4 @@
-//! client-go's leader election at the same Lease, both ways: L28.
+//! client-go's leader election at the same Lease, both ways, and the old script's way to take it: L28.
 //!
 //! Whoever follows its rules waits while we hold, takes the lease when we have given it back, and is not disturbed while
 //! it holds itself. It judges a lease by how long it has seen it unchanged, not by its times (client-go
@@ -7,13 +7,15 @@
 use std::process::Stdio;
 
 use lab::faults::When::Before;
+use lab::kube::store::micros;
 use lab::real::Programs;
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use crate::harness::{Bed, LIMIT, ended};
-use crate::kubectl::real;
+use crate::kubectl::{Kubectl, real};
 use crate::scene::{Gate, kill, signal};
 
 /// A process that wants to lead.
@@ -100,4 +102,36 @@ async fn l28_we_refuse_while_client_go_leads_and_take_over_when_it_gives_back_or
     let done = bed.run(&["-n", "worker-2"]).await.expect(0);
     assert!(done.stderr.contains("taken over in"), "a countdown: {}", done.stderr);
     assert_eq!(holder(&bed), "");
+}
+
+/// The script that this tool replaces takes a Lease by a JSON patch with two tests, and only one in the shape that it
+/// knows: a holder that is there and empty, a positive duration, times and transitions.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l28_the_old_script_takes_its_lease_after_we_have_used_and_released_it() {
+    let bed = two_workers().await;
+    let lease = ["--lease", "flux-system/ghcr-auth-refresh"];
+    bed.run(&[&["-n", "worker-1"][..], &lease].concat()).await.expect(0);
+    let kubectl = Kubectl::of(&bed);
+    let get = ["get", "lease", "ghcr-auth-refresh", "-n", "flux-system", "-o", "json"];
+    let object: Value = serde_json::from_str(&kubectl.ok(&get).await).expect("kubectl prints JSON");
+    let spec = &object["spec"];
+    assert_eq!(spec["holderIdentity"], "", "there, and empty");
+    assert!(spec["leaseDurationSeconds"].as_i64() > Some(0) && spec["leaseTransitions"].is_i64(), "{spec}");
+    assert!(spec["renewTime"].is_string() && spec["acquireTime"].is_string(), "{spec}");
+    let now = micros(jiff::Timestamp::now());
+    let patch = json!([
+        {"op": "test", "path": "/metadata/resourceVersion", "value": object["metadata"]["resourceVersion"]},
+        {"op": "test", "path": "/spec/holderIdentity", "value": ""},
+        {"op": "replace", "path": "/spec/holderIdentity", "value": "0123456789abcdef-gh17.1-4711-42"},
+        {"op": "replace", "path": "/spec/leaseDurationSeconds", "value": 120},
+        {"op": "replace", "path": "/spec/acquireTime", "value": now},
+        {"op": "replace", "path": "/spec/renewTime", "value": now},
+        {"op": "replace", "path": "/spec/leaseTransitions", "value": spec["leaseTransitions"].as_i64().unwrap_or(0) + 1},
+    ]);
+    kubectl
+        .ok(&["patch", "lease", "ghcr-auth-refresh", "-n", "flux-system", "--type=json", "-p", &patch.to_string()])
+        .await;
+    // And while it holds it, we do nothing.
+    let refused = bed.run(&[&["-n", "worker-2", "--lease-wait", "0"][..], &lease].concat()).await.expect(3);
+    assert!(refused.stderr.contains("gh17.1"), "{}", refused.stderr);
 }

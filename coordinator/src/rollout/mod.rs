@@ -6,6 +6,7 @@ mod credential;
 mod disrupt;
 mod drive;
 mod env;
+mod lease_words;
 mod outcome;
 mod reboot;
 
@@ -25,10 +26,11 @@ use crate::fleet::{Fencing, Talk};
 use crate::holder::Holder;
 use crate::inventory::{Context, Inventory, Known};
 use crate::kube::access;
-use crate::kube::lease::{AcquireError, HeldLease, LeaseOptions, LeaseProgress, LeaseState, Release, acquire};
+use crate::kube::lease::{AcquireError, HeldLease, LeaseOptions, LeaseState, Release, acquire};
 use crate::registry::{explain, preflight};
 use crate::report::progress::{Progress, short};
 use env::Env;
+use lease_words::LeaseWords;
 
 /// A fleet that is not done after that many rounds is changed by somebody else all the time.
 const MAX_ROUNDS: u32 = 20;
@@ -341,14 +343,14 @@ impl Rollout {
         let revision = inventory.snapshot.nodes.iter().find_map(|node| node.judgement.as_ref()?.revision);
         let rev16 = revision.map(|revision| revision.rev16()).unwrap_or_default();
         let holder = Holder::this_process(&rev16, self.env.clock());
-        let progress = self.env.progress.clone();
+        let (progress, words) = (self.env.progress.clone(), LeaseWords::default());
         let options = LeaseOptions {
             namespace: settings.lease.namespace.clone(),
             name: settings.lease.name.clone(),
             timing: settings.timing,
             takeover: settings.takeover,
             wait: settings.lease_wait,
-            progress: Arc::new(move |event| tell(&progress, event)),
+            progress: Arc::new(move |event| words.tell(&progress, event)),
             ..LeaseOptions::new(holder)
         };
         let acquired = tokio::select! {
@@ -453,22 +455,4 @@ impl Rollout {
 /// A node whose fence we hold and that we leave so: a human must see it.
 fn lost_sight(node: &crate::fleet::FleetNode) -> bool {
     matches!(node.fencing, Fencing::Ours { .. } | Fencing::Residue { .. }) && !matches!(node.talk, Talk::NotTalos(_))
-}
-
-fn tell(progress: &Progress, event: &LeaseProgress) {
-    let text = match event {
-        LeaseProgress::Watching { holder, run_link, left, .. } => {
-            let link = run_link.as_ref().map(|link| format!(" ({link})")).unwrap_or_default();
-            format!(
-                "the lease is held by {holder}{link}, who may be dead: taken over in {} unless renewed",
-                short(*left)
-            )
-        }
-        LeaseProgress::Waiting { holder, why, left } => {
-            format!("the lease is held by {holder}, who lives ({why}): waiting up to {}", short(*left))
-        }
-        LeaseProgress::TakingOver { holder, why } => format!("taking the lease of {holder} over: {why}"),
-        LeaseProgress::Unreachable { tried } => format!("no API server answers ({tried})"),
-    };
-    progress.event("", &text);
 }
