@@ -4,14 +4,18 @@ CARGO ?= cargo
 CARGO_DENY ?= cargo-deny
 # Where cargo puts what it builds; honoured so that a shared target directory works here too.
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+# Where the real components are built: outside the clone, once for each version of them.
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/talos-ghcr
+# What `make conformance` runs: all suites unless some are named, as in `make conformance SUITES="demo rights"`.
+SUITES ?=
 # The lock file is part of what is tested: a build never changes it.
 LOCKED := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build lint fmt test demo deny
+.PHONY: help build lint fmt test demo deny conformance
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build talos-ghcr and talos-ghcr-lab
 	$(CARGO) build $(LOCKED) --workspace --bins
@@ -19,6 +23,7 @@ build: ## Build talos-ghcr and talos-ghcr-lab
 lint: ## Check format, clippy and rustdoc; a warning is an error
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(LOCKED) --workspace --all-targets -- -D warnings
+	$(CARGO) clippy $(LOCKED) -p coordinator --test conformance -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(LOCKED) --workspace --no-deps --document-private-items
 
 fmt: ## Format the code
@@ -30,6 +35,14 @@ test: ## Run all tests
 demo: ## Roll a credential through a simulated cluster and show each step
 	@$(CARGO) build $(LOCKED) --workspace --bins
 	@$(TARGET_DIR)/debug/talos-ghcr-lab demo --product $(TARGET_DIR)/debug/talos-ghcr
+
+conformance: ## Run against a real API server, kubectl and a real registry (needs Go, or KUBEBUILDER_ASSETS)
+	@$(CARGO) build $(LOCKED) --workspace --bins
+	@$(CARGO) test $(LOCKED) --quiet --no-run -p lab -p coordinator --lib --test acceptance --test conformance
+	@assets="$${KUBEBUILDER_ASSETS:-$$(tests/conformance/kubernetes/build.sh "$(CACHE)")}" && \
+	  registry="$${TALOS_GHCR_REGISTRY_BINARY:-$$(tests/conformance/registry/build.sh "$(CACHE)")}" && \
+	  KUBEBUILDER_ASSETS="$$assets" TALOS_GHCR_REGISTRY_BINARY="$$registry" CARGO="$(CARGO)" \
+	  $(TARGET_DIR)/debug/talos-ghcr-lab conformance $(SUITES)
 
 deny: ## Check dependencies: bans, licences, sources (needs cargo-deny)
 	$(CARGO_DENY) --locked check bans licenses sources

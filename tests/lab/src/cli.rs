@@ -10,6 +10,7 @@ use talos_proto::chain;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cluster::Lab;
+use crate::conformance;
 use crate::control::{self, Question};
 use crate::demo;
 use crate::options::{Kubernetes, Options, Share};
@@ -51,6 +52,12 @@ enum Command {
         /// Who plays Kubernetes: `simulated`, or `real` with the programs in the folder that KUBEBUILDER_ASSETS names.
         #[arg(long, default_value = "simulated", value_name = "WHO")]
         kubernetes: Kubernetes,
+    },
+    /// Run the suites that hold the product and the lab to real components, and print a table. Exits with 0 only if
+    /// nothing failed. `make conformance` brings what it needs.
+    Conformance {
+        /// Only these suites: behaviours, demo, recordings, traps, rights, others, registry, talos.
+        only: Vec<String>,
     },
 }
 
@@ -117,6 +124,12 @@ pub fn run(cli: Cli) -> ExitCode {
             Ok(Ok(false)) => return ExitCode::FAILURE,
             Ok(Err(error)) => Err(chain(&error)),
             Err(why) => Err(why),
+        },
+        Command::Conformance { only } => match conformance::run(&only) {
+            Ok(true) => Ok(()),
+            // The table has said what.
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(chain(&error)),
         },
     };
     match done {

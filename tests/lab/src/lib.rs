@@ -6,6 +6,7 @@
 mod backend;
 pub mod cli;
 pub mod cluster;
+pub mod conformance;
 mod control;
 pub mod demo;
 pub mod faults;
