@@ -1,4 +1,4 @@
-# Needs cargo and make; everything else comes with cargo. `make` lists the targets.
+# Needs cargo and make, and Go for `make conformance`; everything else comes with them. `make` lists the targets.
 
 CARGO ?= cargo
 CARGO_DENY ?= cargo-deny

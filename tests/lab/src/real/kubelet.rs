@@ -294,5 +294,9 @@ fn running(now: &str) -> Value {
         .iter()
         .map(|of| json!({"type": of, "status": "True", "lastTransitionTime": now}))
         .collect();
-    json!({"phase": "Running", "conditions": conditions, "startTime": now})
+    let container = json!({
+        "name": "main", "ready": true, "started": true, "restartCount": 0, "image": "registry.k8s.io/pause:3.10",
+        "imageID": "", "state": {"running": {"startedAt": now}},
+    });
+    json!({"phase": "Running", "conditions": conditions, "startTime": now, "containerStatuses": [container]})
 }
