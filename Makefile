@@ -6,6 +6,13 @@ CARGO_DENY ?= cargo-deny
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # Where the real components are built: outside the clone, once for each version of them.
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/talos-ghcr
+# The programs of a real Kubernetes and a real registry: those that the environment names, or built here.
+ASSETS = export KUBEBUILDER_ASSETS="$${KUBEBUILDER_ASSETS:-$$(tests/conformance/kubernetes/build.sh "$(CACHE)")}" && \
+  test -n "$$KUBEBUILDER_ASSETS" &&
+REGISTRY = export TALOS_GHCR_REGISTRY_BINARY="$${TALOS_GHCR_REGISTRY_BINARY:-$$(tests/conformance/registry/build.sh "$(CACHE)")}" && \
+  test -n "$$TALOS_GHCR_REGISTRY_BINARY" &&
+# Who plays Kubernetes in the demo: simulated or real.
+KUBERNETES ?= simulated
 # What `make conformance` runs: all suites unless some are named, as in `make conformance SUITES="demo rights"`.
 SUITES ?=
 # The lock file is part of what is tested: a build never changes it.
@@ -32,17 +39,15 @@ fmt: ## Format the code
 test: ## Run all tests
 	$(CARGO) test $(LOCKED) --workspace
 
-demo: ## Roll a credential through a simulated cluster and show each step
+demo: ## Roll a credential through a simulated cluster and show each step (KUBERNETES=real: with a real API server)
 	@$(CARGO) build $(LOCKED) --workspace --bins
-	@$(TARGET_DIR)/debug/talos-ghcr-lab demo --product $(TARGET_DIR)/debug/talos-ghcr
+	@$(if $(filter real,$(KUBERNETES)),$(ASSETS)) $(TARGET_DIR)/debug/talos-ghcr-lab demo \
+	  --product $(TARGET_DIR)/debug/talos-ghcr --kubernetes $(KUBERNETES)
 
 conformance: ## Run against a real API server, kubectl and a real registry (needs Go, or KUBEBUILDER_ASSETS)
 	@$(CARGO) build $(LOCKED) --workspace --bins
 	@$(CARGO) test $(LOCKED) --quiet --no-run -p lab -p coordinator --lib --test acceptance --test conformance
-	@assets="$${KUBEBUILDER_ASSETS:-$$(tests/conformance/kubernetes/build.sh "$(CACHE)")}" && \
-	  registry="$${TALOS_GHCR_REGISTRY_BINARY:-$$(tests/conformance/registry/build.sh "$(CACHE)")}" && \
-	  KUBEBUILDER_ASSETS="$$assets" TALOS_GHCR_REGISTRY_BINARY="$$registry" CARGO="$(CARGO)" \
-	  $(TARGET_DIR)/debug/talos-ghcr-lab conformance $(SUITES)
+	@$(ASSETS) $(REGISTRY) CARGO="$(CARGO)" $(TARGET_DIR)/debug/talos-ghcr-lab conformance $(SUITES)
 
 deny: ## Check dependencies: bans, licences, sources (needs cargo-deny)
 	$(CARGO_DENY) --locked check bans licenses sources
