@@ -4,7 +4,7 @@
 use std::io;
 
 use futures::stream;
-use http::header::{HeaderValue, LOCATION, RETRY_AFTER};
+use http::header::{CONTENT_LENGTH, HeaderValue, LOCATION, RETRY_AFTER};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
@@ -127,7 +127,7 @@ async fn cut(peer: &Peer) -> Response<Body> {
 async fn cut_short(answer: Response<Body>) -> Response<Body> {
     let (mut head, body) = answer.into_parts();
     let bytes = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-    head.headers.insert(http::header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+    head.headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes.len()));
     let half = Frame::data(bytes.slice(..bytes.len() / 2));
     let frames = stream::iter([Ok(half), Err(io::Error::from(io::ErrorKind::ConnectionReset))]);
     Response::from_parts(head, StreamBody::new(frames).boxed_unsync())
@@ -135,6 +135,9 @@ async fn cut_short(answer: Response<Body>) -> Response<Body> {
 
 /// An answer to HEAD: the same headers and no body.
 fn without_body(response: Response<Body>) -> Response<Body> {
-    let (head, _) = response.into_parts();
+    let (mut head, body) = response.into_parts();
+    if let Some(length) = hyper::body::Body::size_hint(&body).exact() {
+        head.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
     Response::from_parts(head, full(Bytes::new()))
 }

@@ -76,7 +76,8 @@ pub enum StartError {
 
 #[derive(Default)]
 struct State {
-    accepted: BTreeSet<(String, String)>,
+    /// The one accepted last at the end.
+    accepted: Vec<(String, String)>,
     /// Users that get a token and are then denied the manifest.
     denied: BTreeSet<String>,
     /// Tokens of the simulated registry.
@@ -100,7 +101,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts a simulated one on `address`, accepting these users.
+    /// Starts a simulated one on `address`, accepting these users and passwords.
     ///
     /// # Errors
     /// [`StartError`].
@@ -212,9 +213,7 @@ impl Registry {
     /// # Panics
     /// When the real registry's htpasswd file cannot be written.
     pub fn accept(&self, user: &str, password: &str) {
-        self.change_users(|state| {
-            state.accepted.insert((user.to_owned(), password.to_owned()));
-        });
+        self.change_users(user, password, |accepted, credential| accepted.push(credential));
     }
 
     /// Accepts this credential no longer. The simulated registry refuses every token that was given for it as well; the
@@ -223,13 +222,20 @@ impl Registry {
     /// # Panics
     /// When the real registry's htpasswd file cannot be written.
     pub fn revoke(&self, user: &str, password: &str) {
-        self.change_users(|state| {
-            state.accepted.remove(&(user.to_owned(), password.to_owned()));
-        });
+        self.change_users(user, password, |_, _| {});
     }
 
-    fn change_users(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state());
+    fn change_users(
+        &self,
+        user: &str,
+        password: &str,
+        change: impl FnOnce(&mut Vec<(String, String)>, (String, String)),
+    ) {
+        let credential = (user.to_owned(), password.to_owned());
+        let mut state = self.state();
+        state.accepted.retain(|other| *other != credential);
+        change(&mut state.accepted, credential);
+        drop(state);
         self.write_passwords().unwrap_or_else(|error| panic!("{}", talos_proto::chain(&error)));
     }
 
@@ -237,7 +243,7 @@ impl Registry {
     fn write_passwords(&self) -> Result<(), RealError> {
         match &self.real {
             Some(real) if real.auth == Auth::Basic => {
-                let accepted: Vec<_> = self.state().accepted.iter().cloned().collect();
+                let accepted = self.state().accepted.clone();
                 real.set_passwords(&accepted)
             }
             _ => Ok(()),
