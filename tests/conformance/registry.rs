@@ -1,6 +1,7 @@
 //! K: the preflight and the nodes' pulls against the real registry, with tokens as GHCR gives them and with Basic.
 
 mod alike;
+mod canary;
 mod elsewhere;
 mod refused;
 

@@ -124,7 +124,7 @@ async fn k06_an_answer_that_is_none_says_nothing_about_the_credential() {
         }
         registry.fault(path, None);
     }
-    // The front stands, and what is behind it does not.
+    // Not there at all.
     registry.stop();
     refused(&bed, &[], &[], &["GET /v2/", SILENT]).await;
 }

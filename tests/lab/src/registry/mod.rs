@@ -208,12 +208,12 @@ impl Registry {
         digest
     }
 
-    /// Accepts this credential from now on. A real registry with Basic accepts no other of that user any more.
+    /// Accepts this credential from now on. A real registry with Basic accepts only that of a user that came last.
     ///
     /// # Panics
     /// When the real registry's htpasswd file cannot be written.
     pub fn accept(&self, user: &str, password: &str) {
-        self.change_users(user, password, |accepted, credential| accepted.push(credential));
+        self.set_accepted(user, password, true);
     }
 
     /// Accepts this credential no longer. The simulated registry refuses every token that was given for it as well; the
@@ -222,19 +222,14 @@ impl Registry {
     /// # Panics
     /// When the real registry's htpasswd file cannot be written.
     pub fn revoke(&self, user: &str, password: &str) {
-        self.change_users(user, password, |_, _| {});
+        self.set_accepted(user, password, false);
     }
 
-    fn change_users(
-        &self,
-        user: &str,
-        password: &str,
-        change: impl FnOnce(&mut Vec<(String, String)>, (String, String)),
-    ) {
+    fn set_accepted(&self, user: &str, password: &str, accepted: bool) {
         let credential = (user.to_owned(), password.to_owned());
         let mut state = self.state();
         state.accepted.retain(|other| *other != credential);
-        change(&mut state.accepted, credential);
+        state.accepted.extend(accepted.then_some(credential));
         drop(state);
         self.write_passwords().unwrap_or_else(|error| panic!("{}", talos_proto::chain(&error)));
     }
