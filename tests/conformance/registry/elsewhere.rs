@@ -23,17 +23,21 @@ async fn k10_the_credential_stays_behind_when_the_registry_sends_its_clients_els
         let bed = bed(auth).await;
         let registry = bed.lab.registry();
         let elsewhere = registry.elsewhere().expect("another host");
-        for path in ["/v2/lab/app/manifests/", "/v2/lab/app/blobs/"] {
-            registry.fault(path, Some(Fault::Redirect(elsewhere.host())));
-        }
+        let all = "/v2/lab/app/manifests/";
+        registry.fault(all, Some(Fault::Redirect(elsewhere.host())));
         // The other host has the manifest for everybody, so that the preflight passes without having shown anything.
         doctor(&bed, &[&bed.lab.image()]).await.expect(0);
         assert_no_credential(&elsewhere, 1);
-        // A node's pull: manifest twice, configuration and layer.
+        registry.fault(all, None);
+        // A node logs in only when it is told to, which the tag's manifest does; then it is sent on for the rest:
+        // manifest, configuration and layer.
+        for path in ["/v2/lab/app/manifests/sha256:", "/v2/lab/app/blobs/"] {
+            registry.fault(path, Some(Fault::Redirect(elsewhere.host())));
+        }
         let done = bed.run(&["-n", "worker-1"]).await.expect(0);
         assert_silent(&bed, &done);
         assert_eq!(bed.truth_of("worker-1").record.expect("a record")["pull"], "proved");
-        assert_no_credential(&elsewhere, 2 + 4);
+        assert_no_credential(&elsewhere, 1 + 3);
     }
 }
 
