@@ -1,6 +1,5 @@
 //! A private registry with GHCR's token flow, over TLS, for the product and for the simulated nodes. Behind its front
-//! ([`front`]) stands a simulated one ([`flow`]), whose images the nodes look up in process, or a real one ([`real`]),
-//! which the nodes pull from over HTTP.
+//! stands a simulated one, whose images the nodes look up in process, or a real one, which the nodes pull from over HTTP.
 
 mod client;
 mod elsewhere;
@@ -8,6 +7,7 @@ mod faults;
 mod flow;
 mod front;
 mod image;
+mod nodes;
 mod pull;
 mod real;
 mod simulated;
