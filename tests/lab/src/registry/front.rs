@@ -141,3 +141,43 @@ fn without_body(response: Response<Body>) -> Response<Body> {
     }
     Response::from_parts(head, full(Bytes::new()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::net::Network;
+
+    #[tokio::test]
+    async fn each_fault_is_met_where_it_was_asked_for_and_nowhere_else() {
+        let network = Network::take().unwrap();
+        let registry = Registry::start(network.registry(), &[], Arc::default()).unwrap();
+        registry.add_image("lab/app", "1", true);
+        let token = registry.ask("GET", "/token?scope=repository:lab/app:pull", None).await.unwrap();
+        let token: serde_json::Value = serde_json::from_slice(&token.body).unwrap();
+        let bearer = format!("Bearer {}", token["token"].as_str().unwrap());
+        let (manifest, registry) = ("/v2/lab/app/manifests/1", &registry);
+        let ask = async |fault: Option<Fault>| {
+            registry.fault("/v2/lab/", fault);
+            registry.ask("GET", manifest, Some(&bearer)).await
+        };
+        assert_eq!(ask(None).await.unwrap().status, 200);
+        let limited = ask(Some(Fault::Answer(429))).await.unwrap();
+        assert_eq!((limited.status.as_u16(), limited.header("retry-after")), (429, Some("7")));
+        assert!(ask(Some(Fault::Cut)).await.is_err() && ask(Some(Fault::CutShort)).await.is_err());
+        assert_eq!(registry.ask("GET", "/v2/", None).await.unwrap().status, 401, "no fault of this request");
+        let (clock, slow) = (Clock::system(), Duration::from_millis(50));
+        let before = clock.now();
+        assert_eq!(ask(Some(Fault::Slow(slow))).await.unwrap().status, 200);
+        assert!(clock.now().since(before) >= slow);
+        let elsewhere = registry.elsewhere().unwrap();
+        let moved = ask(Some(Fault::Redirect(elsewhere.host()))).await.unwrap();
+        let location = format!("https://{}{manifest}", elsewhere.host());
+        assert_eq!((moved.status.as_u16(), moved.header("location")), (307, Some(location.as_str())));
+        let there = registry.client.ask("GET", &location, &[], Some("Bearer anything"), "").await.unwrap();
+        assert_eq!((there.status.as_u16(), elsewhere.seen()[0].has("authorization")), (200, true), "it would be seen");
+        assert_eq!(ask(None).await.unwrap().status, 200);
+    }
+}
