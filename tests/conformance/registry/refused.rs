@@ -142,7 +142,7 @@ async fn k06_a_slow_registry_is_waited_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn k06_a_certificate_of_an_authority_that_is_not_trusted_is_told_as_that() {
     let bed = bed(Auth::Token).await;
-    let other = bed.write("another-ca.pem", bed.lab.kube().ca().cert_pem());
+    let other = bed.write("another-ca.pem", lab::pki::Ca::new("another", "lab").cert_pem());
     let mut run = bed.command("run", &[]);
     run.env("SSL_CERT_FILE", other);
     let ended = crate::harness::finish(run).await.expect(1);

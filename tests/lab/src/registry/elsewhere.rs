@@ -42,10 +42,8 @@ pub struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// On the address after the registry's.
     pub(super) fn start(registry: Arc<Registry>) -> Result<Self, StartError> {
-        let [a, b, c, d] = registry.address.octets();
-        let address = Ipv4Addr::new(a, b, c, d + 1);
+        let address = net::elsewhere(registry.address);
         let tls = open_server_config(&registry.ca.server(&[address.to_string()]), &[b"h2", b"http/1.1"])?;
         let listener = net::bind(address, REGISTRY_PORT).map_err(|error| StartError::Listen(address, error))?;
         let (stop, seen) = (CancellationToken::new(), Arc::<Mutex<Vec<Seen>>>::default());

@@ -7,8 +7,8 @@ use std::fs;
 use std::io::{self, Write as _};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use http::Request;
@@ -23,6 +23,7 @@ use super::client::Client;
 use super::tokens::{Access, Signer};
 use crate::files;
 use crate::net::{Body, REGISTRY_PORT};
+use crate::real::process::Process;
 
 /// The port of the process on the registry's address.
 pub const INNER_PORT: u16 = 5001;
@@ -51,7 +52,7 @@ pub enum RealError {
     #[error("cannot run {}", .0.display())]
     Run(PathBuf, #[source] io::Error),
     /// It ended, or does not listen.
-    #[error("the registry does not listen on {0}; it said: {1}")]
+    #[error("the registry does not listen on {0}: {1}")]
     Silent(String, String),
     /// No password could be hashed.
     #[error("{} hashes no password: {said}", binary.display())]
@@ -85,7 +86,7 @@ pub(super) struct Real {
     client: Client,
     signer: Signer,
     owner_password: String,
-    process: Mutex<Option<Child>>,
+    process: OnceLock<Process>,
 }
 
 impl Real {
@@ -107,7 +108,7 @@ impl Real {
             client,
             signer: Signer::new(&host),
             owner_password: Uuid::new_v4().simple().to_string(),
-            process: Mutex::default(),
+            process: OnceLock::new(),
         };
         fs::create_dir_all(folder).map_err(|error| RealError::Write(folder.to_path_buf(), error))?;
         let login = match auth {
@@ -130,7 +131,10 @@ impl Real {
         });
         // JSON is YAML, which it reads.
         let config = real.write("config.yaml", &format!("{config:#}"))?;
-        real.run(&config)?;
+        let args = ["serve".to_owned(), config.display().to_string()];
+        let process = Process::start(binary, &args, &folder.join("log"));
+        let process = process.map_err(|error| RealError::Run(binary.to_path_buf(), error))?;
+        let _ = real.process.set(process);
         real.listening().await?;
         Ok(real)
     }
@@ -141,31 +145,15 @@ impl Real {
         Ok(path)
     }
 
-    fn run(&self, config: &Path) -> Result<(), RealError> {
-        let path = self.folder.join("log");
-        let log = fs::File::create(&path).map_err(|error| RealError::Write(path, error))?;
-        let mut command = Command::new(&self.binary);
-        command.arg("serve").arg(config).env_clear();
-        // It would send traces to a collector; and it ends with this process, however that ends.
-        command.env("OTEL_TRACES_EXPORTER", "none").env("EXIT_WITH_STDIN", "1");
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(log);
-        let child = command.spawn().map_err(|error| RealError::Run(self.binary.clone(), error))?;
-        *self.process() = Some(child);
-        Ok(())
-    }
-
-    fn process(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
-        self.process.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
     async fn listening(&self) -> Result<(), RealError> {
         let clock = Clock::system();
         let start = clock.now();
         while TcpStream::connect(&self.inner).await.is_err() {
-            let ended = self.process().as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)));
-            if ended || clock.now().since(start) > START {
-                let said = fs::read_to_string(self.folder.join("log")).unwrap_or_default();
+            if let Some(said) = self.process.get().and_then(Process::ended) {
                 return Err(RealError::Silent(self.inner.clone(), said));
+            }
+            if clock.now().since(start) > START {
+                return Err(RealError::Silent(self.inner.clone(), format!("nothing in {START:?}")));
             }
             clock.sleep(Duration::from_millis(10)).await;
         }
@@ -174,11 +162,7 @@ impl Real {
 
     /// Ends the process.
     pub(super) fn stop(&self) {
-        if let Some(mut child) = self.process().take() {
-            // It may have ended already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let _ = self.process.get().map(Process::kill);
     }
 
     /// A token for these repositories.
@@ -228,11 +212,5 @@ impl Real {
         head.headers.remove(CONNECTION);
         head.headers.remove(TRANSFER_ENCODING);
         Ok(http::Response::from_parts(head, body.map_err(io::Error::other).boxed_unsync()))
-    }
-}
-
-impl Drop for Real {
-    fn drop(&mut self) {
-        self.stop();
     }
 }
