@@ -9,6 +9,7 @@ mod election;
 mod harness;
 mod kubectl;
 mod operator;
+mod registry;
 mod rights;
 #[allow(dead_code, reason = "shared with the acceptance tests, which use all of it")]
 #[path = "../acceptance/scene.rs"]

@@ -1,21 +1,43 @@
 //! Why a registry cannot be reached although its name resolves: ghcr.io has no AAAA record, so that a machine with IPv6
-//! alone never reaches it (siderolabs/talos#9372). That is no bad credential and no outage.
+//! alone never reaches it (siderolabs/talos#9372); or its certificate is of an authority of its own, which rustls calls
+//! `UnknownIssuer`. That is no bad credential and no outage.
 
+use std::error::Error;
+use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use agent::credential::RegistryHost;
+use rustls::CertificateError;
 use talos_proto::chain;
 
 use super::PreflightError;
 
-/// The error with its causes, and with what this machine's addresses say about them.
+/// The error with its causes, and with what this machine's addresses and trusted certificates say about them.
 pub async fn explain(error: &PreflightError) -> String {
     let text = chain(error);
     let (PreflightError::Unreachable { host, .. } | PreflightError::TimedOut { host, .. }) = error else { return text };
+    if distrusts(error) {
+        return format!("{text}; {UNTRUSTED}");
+    }
     match hint(host, &resolve(host).await, has_route_for_ipv4) {
         Some(hint) => format!("{text}; {hint}"),
         None => text,
     }
+}
+
+/// What `UnknownIssuer` means, and what helps.
+const UNTRUSTED: &str = "its certificate is of an authority that this machine does not trust: SSL_CERT_FILE names a \
+     file of all authorities to trust";
+
+/// Whether the cause of an error is a certificate of an unknown authority.
+fn distrusts(error: &(dyn Error + 'static)) -> bool {
+    let unknown = |error: &(dyn Error + 'static)| {
+        let tls = error.downcast_ref::<rustls::Error>();
+        matches!(tls, Some(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer)))
+    };
+    // What an io::Error holds is not among its sources.
+    let held = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    unknown(error) || held.is_some_and(|held| distrusts(held)) || error.source().is_some_and(distrusts)
 }
 
 async fn resolve(host: &RegistryHost) -> Vec<IpAddr> {
@@ -58,6 +80,17 @@ mod tests {
     #[test]
     fn k06_a_machine_with_ipv6_alone_is_told_that_the_registry_has_no_aaaa_record() {
         assert!(said(&["140.82.121.33"], false).is_some_and(|hint| hint.contains("no AAAA record")));
+    }
+
+    #[test]
+    fn k06_a_certificate_of_an_unknown_authority_is_found_among_the_causes() {
+        let refused = |fault: CertificateError| {
+            let source = io::Error::other(rustls::Error::InvalidCertificate(fault));
+            let (host, request) = ("ghcr.io".parse().unwrap(), crate::registry::Request::Challenge);
+            PreflightError::Unreachable { host, request, source: io::Error::other(source).into() }
+        };
+        assert!(distrusts(&refused(CertificateError::UnknownIssuer)));
+        assert!(!distrusts(&refused(CertificateError::Expired)));
     }
 
     #[test]

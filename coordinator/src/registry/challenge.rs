@@ -40,6 +40,15 @@ pub(super) fn parse<'h>(headers: impl IntoIterator<Item = &'h str>) -> Option<Ch
     basic
 }
 
+/// Whether a token was refused for its own sake, as one that has run out is, and not for what it allows (RFC 6750,
+/// section 3.1).
+pub(super) fn refuses_token<'h>(headers: impl IntoIterator<Item = &'h str>) -> bool {
+    headers.into_iter().flat_map(schemes).any(|(scheme, parameters)| {
+        let invalid = |(key, value): &(String, String)| key.eq_ignore_ascii_case("error") && value == "invalid_token";
+        scheme.eq_ignore_ascii_case("bearer") && parameters.iter().any(invalid)
+    })
+}
+
 type Scheme = (String, Vec<(String, String)>);
 
 /// `Bearer a="1", b=2, Basic c="3"`: a word without `=` begins a scheme, everything else belongs to the one before.
@@ -176,6 +185,20 @@ mod tests {
             (vec!["=,=\"", "é ü=ö"], None),
         ] {
             assert_eq!(parse(headers.clone()), challenge, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn k06_a_token_refused_for_its_own_sake_is_told_from_one_of_another_scope() {
+        let bearer = r#"Bearer realm="https://ghcr.io/token",service="ghcr.io",scope="repository:a/b:pull""#;
+        for (header, refused) in [
+            (format!("{bearer},error=\"invalid_token\""), true),
+            (format!("Basic realm=r, {bearer}, Error=invalid_token"), true),
+            (format!("{bearer},error=\"insufficient_scope\""), false),
+            (bearer.to_owned(), false),
+            ("Basic error=invalid_token".to_owned(), false),
+        ] {
+            assert_eq!(refuses_token([header.as_str()]), refused, "{header}");
         }
     }
 

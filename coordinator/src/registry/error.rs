@@ -143,6 +143,17 @@ pub enum PreflightError {
         /// The host that said so.
         realm: String,
     },
+    /// 401 for a token that was just given, because of the token itself. This says nothing about the credential.
+    #[error(
+        "the registry {host} does not take the token that its login gave for {image} (HTTP 401, invalid_token); whether \
+         the credential may read it is not known, and the clocks of the registry and of its login may differ"
+    )]
+    TokenNotTaken {
+        /// The registry.
+        host: RegistryHost,
+        /// What the token was for.
+        image: Box<ImageRef>,
+    },
     /// An identity token needs a token endpoint.
     #[error("the registry {host} asks for user and password, but the credential is an identity token")]
     TokenForBasic {

@@ -99,14 +99,11 @@ impl<H: Http> Check<'_, H> {
                 let problems = self.images(images, |_| async { Ok(Access::Open) }).await?;
                 self.checked(Login::NotAsked, images, problems)
             }
-            StatusCode::UNAUTHORIZED => {
-                let values = answer.headers.get_all(WWW_AUTHENTICATE);
-                match challenge::parse(values.iter().filter_map(|value| value.to_str().ok())) {
-                    Some(Challenge::Bearer { realm, service }) => self.bearer(&realm, service.as_deref(), images).await,
-                    Some(Challenge::Basic) => self.basic(&base, images).await,
-                    None => Err(PreflightError::Challenge { host: self.host.clone() }),
-                }
-            }
+            StatusCode::UNAUTHORIZED => match challenge::parse(www_authenticate(&answer.headers)) {
+                Some(Challenge::Bearer { realm, service }) => self.bearer(&realm, service.as_deref(), images).await,
+                Some(Challenge::Basic) => self.basic(&base, images).await,
+                None => Err(PreflightError::Challenge { host: self.host.clone() }),
+            },
             _ => Err(self.unexpected(Request::Challenge, &answer)),
         }
     }
@@ -191,6 +188,12 @@ impl<H: Http> Check<'_, H> {
             let answer = self.send(&request, Method::HEAD, &target, &headers, Bytes::new()).await?;
             match answer.status.as_u16() {
                 200 => return Ok(None),
+                401 if challenge::refuses_token(www_authenticate(&answer.headers)) => {
+                    return Err(PreflightError::TokenNotTaken {
+                        host: self.host.clone(),
+                        image: Box::new(image.clone()),
+                    });
+                }
                 status @ (401 | 403) => return Ok(Some(ImageFault::Denied { status })),
                 404 => return Ok(Some(ImageFault::NotFound)),
                 301 | 302 | 303 | 307 | 308 if hops < MAX_HOPS => match redirect(&target, &answer.headers) {
@@ -320,6 +323,10 @@ fn parse_token(body: &[u8]) -> Option<SecretString> {
     let granted: Granted = serde_json::from_slice(body).ok()?;
     let token = granted.token.filter(|token| !token.is_empty()).or(granted.access_token);
     token.filter(|token| !token.is_empty()).map(SecretString::from)
+}
+
+fn www_authenticate(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok())
 }
 
 /// Seconds only: a date would be compared with our own clock.

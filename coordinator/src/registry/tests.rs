@@ -182,6 +182,23 @@ async fn k06_what_says_nothing_about_the_credential_is_told_apart() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn k06_a_token_that_has_run_out_when_it_is_given_is_no_missing_permission() {
+    let expired = |asked: &Asked| {
+        let realm = r#"Bearer realm="https://ghcr.io/token",service="ghcr.io""#;
+        let refused = format!("{realm},error=\"invalid_token\"");
+        Some(match asked.method {
+            Method::HEAD => answer(401, &[("www-authenticate", &refused)], ""),
+            _ if asked.authorization.is_none() => answer(401, &[("www-authenticate", realm)], ""),
+            _ => answer(200, &[], r#"{"token":"t"}"#),
+        })
+    };
+    let (outcome, _) = run(&ghcr_credential(), &["ghcr.io/acme/app:1"], expired).await;
+    let error = outcome.unwrap_err();
+    assert!(matches!(&error, PreflightError::TokenNotTaken { .. }), "{error}");
+    assert!(error.to_string().contains("ghcr.io/acme/app:1") && !error.to_string().contains("may not"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn k06_a_registry_that_never_answers_is_given_up_after_ten_seconds() {
     let service = tower::service_fn(|_| std::future::pending::<Result<Response<Full<Bytes>>, TransportError>>());
     let clock = Clock::paused(Timestamp::UNIX_EPOCH);

@@ -117,7 +117,9 @@ impl Lab {
         let (log, faults): (Arc<Log>, Arc<Faults>) = (Arc::default(), Arc::default());
         let passwords = ["old", "new"].map(|which| format!("{which}-{}", Uuid::new_v4().simple()));
         let [old, new] = &passwords;
-        let registry = Registry::start(network.registry(), &[(USER, old), (USER, new)], Arc::clone(&log))?;
+        let (users, folder) = ([(USER, old.as_str()), (USER, new.as_str())], options.dir.join("registry"));
+        let address = network.registry();
+        let registry = Registry::start_with(&options.registry, address, &users, Arc::clone(&log), &folder).await?;
         let machines = planned.iter().map(|node| Machine {
             name: node.name.clone(),
             address: node.address.to_string(),

@@ -98,6 +98,12 @@ impl Network {
     }
 }
 
+/// The address of another host in the network of a registry, which that may send its clients to.
+pub(crate) fn elsewhere(registry: Ipv4Addr) -> Ipv4Addr {
+    let [a, b, c, _] = registry.octets();
+    Ipv4Addr::new(a, b, c, 203)
+}
+
 /// The body of an answer: bytes, or a stream that ends when the watch ends.
 pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 

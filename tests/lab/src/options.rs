@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::kube::controllers::Pace;
 use crate::net::{MAX_CONTROL_PLANES, MAX_WORKERS, Network};
 use crate::real::Programs;
+use crate::registry::Backend;
 use crate::talos::Role;
 use crate::talos::config::Form;
 use crate::talos::version::Version;
@@ -97,6 +98,8 @@ pub struct Options {
     pub kubernetes: Kubernetes,
     /// More flags of real kube-apiservers.
     pub api_server_flags: Vec<String>,
+    /// What answers as the registry.
+    pub registry: Backend,
 }
 
 impl Options {
@@ -115,6 +118,7 @@ impl Options {
             pace: Pace::default(),
             kubernetes: Kubernetes::Simulated,
             api_server_flags: Vec::new(),
+            registry: Backend::default(),
         }
     }
 }

@@ -9,7 +9,7 @@ pub mod forward;
 pub mod https;
 mod kubelet;
 mod mirror;
-mod process;
+pub(crate) mod process;
 pub mod programs;
 mod rights;
 mod scheduler;

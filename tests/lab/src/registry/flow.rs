@@ -1,70 +1,53 @@
 //! The three requests of a pull: challenge, token, manifest. GHCR's peculiarity is kept: a token request without a
-//! credential is answered with a token (good for public images only), one with a wrong credential with 403 DENIED.
+//! credential is answered with a token (good for public images only), one with a wrong credential with 403 DENIED. All
+//! else is as distribution answers it, which `tests/conformance/registry.rs` compares.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, WWW_AUTHENTICATE};
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::{Bytes, Incoming};
+use http::{Response, StatusCode};
+use hyper::body::Bytes;
 use serde_json::{Value, json};
 
-use super::{Lookup, Registry, SERVER};
+use super::client::full;
+use super::faults::Tokens;
+use super::simulated::Lookup;
+use super::tokens::Access;
+use super::{Registry, State};
 use crate::kube::query_of;
 use crate::net::Body;
 
-/// The media type of the manifests.
-pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// Why a token is not taken, as RFC 6750 names it.
+#[derive(Clone, Copy)]
+enum Refused {
+    /// There is none.
+    Absent,
+    Invalid,
+    Insufficient,
+}
 
 impl Registry {
-    pub(super) async fn handle(&self, request: Request<Incoming>) -> Response<Body> {
-        let (head, _) = request.into_parts();
-        let path = head.uri.path().to_owned();
-        let target = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-        let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
-        let readable = matches!(head.method, Method::GET | Method::HEAD);
-        let note = |what: &str| self.log.note(SERVER, &format!("{} {what}", head.method), &target, false);
-        let failing = self.state().failing;
-        if let Some(code) = failing {
-            note("failing");
-            return errors(code, "UNAVAILABLE", "the lab was asked to answer this");
-        }
-        match parts.as_slice() {
-            ["v2"] if readable => {
-                note("v2");
-                self.base(&head.headers)
-            }
-            ["token"] if head.method == Method::GET => {
-                note("token");
-                self.token(&head.headers, head.uri.query().unwrap_or_default())
-            }
-            ["v2", repository @ .., "manifests", reference] if readable && !repository.is_empty() => {
-                note("manifests");
-                let answer = self.manifest(&head.headers, &repository.join("/"), reference);
-                if head.method == Method::HEAD { without_body(answer) } else { answer }
-            }
-            _ => {
-                self.log.unexpected(SERVER, &format!("{} {path}", head.method), &target);
-                errors(501, "UNSUPPORTED", "the lab does not know this request")
-            }
-        }
-    }
-
-    fn base(&self, headers: &HeaderMap) -> Response<Body> {
+    pub(super) fn base(&self, headers: &HeaderMap) -> Response<Body> {
         let state = self.state();
-        let grant = bearer(headers).and_then(|token| state.tokens.get(token));
-        match grant {
+        let Some(token) = bearer(headers) else { return self.challenge("user/image", Refused::Absent) };
+        match state.issued.get(token) {
             Some(grant) if grant.user.as_ref().is_none_or(|user| state.is_accepted(user)) => {
                 json_response(200, &json!({}))
             }
-            _ => self.challenge("user/image"),
+            _ => self.challenge("user/image", Refused::Invalid),
         }
     }
 
-    fn challenge(&self, repository: &str) -> Response<Body> {
+    fn challenge(&self, repository: &str, refused: Refused) -> Response<Body> {
         let host = self.host();
-        let challenge =
-            format!("Bearer realm=\"https://{host}/token\",service=\"{host}\",scope=\"repository:{repository}:pull\"");
+        let error = match refused {
+            Refused::Absent => "",
+            Refused::Invalid => ",error=\"invalid_token\"",
+            Refused::Insufficient => ",error=\"insufficient_scope\"",
+        };
+        let challenge = format!(
+            "Bearer realm=\"https://{host}/token\",service=\"{host}\",scope=\"repository:{repository}:pull\"{error}"
+        );
         let mut response = errors(401, "UNAUTHORIZED", "authentication required");
         if let Ok(value) = HeaderValue::from_str(&challenge) {
             response.headers_mut().insert(WWW_AUTHENTICATE, value);
@@ -72,14 +55,14 @@ impl Registry {
         response
     }
 
-    fn token(&self, headers: &HeaderMap, query: &str) -> Response<Body> {
+    pub(super) fn token(&self, headers: &HeaderMap, query: &str) -> Response<Body> {
         let scopes = query_of(query).remove("scope").unwrap_or_default();
         let repositories = scopes.split(' ').filter_map(|scope| {
             let mut parts = scope.split(':');
             let repository = (parts.next() == Some("repository")).then(|| parts.next())??;
             parts.next()?.split(',').any(|action| action == "pull").then(|| repository.to_owned())
         });
-        let repositories = repositories.collect();
+        let mut repositories: Vec<String> = repositories.collect();
         let mut state = self.state();
         let user = match headers.get(AUTHORIZATION) {
             None => None,
@@ -88,26 +71,58 @@ impl Registry {
                 None => return errors(403, "DENIED", "denied"),
             },
         };
-        json_response(200, &json!({"token": state.issue(user, repositories)}))
+        if state.tokens == Tokens::WrongScope {
+            repositories = vec!["another/repository".to_owned()];
+        }
+        let token = match &self.real {
+            None => state.issue(user, repositories),
+            Some(real) => {
+                let (access, expired) = (state.access(user.as_ref(), repositories), state.tokens == Tokens::Expired);
+                real.token(user.as_ref().map_or("", |(name, _)| name), &access, expired)
+            }
+        };
+        json_response(200, &json!({"token": token}))
     }
 
-    fn manifest(&self, headers: &HeaderMap, repository: &str, reference: &str) -> Response<Body> {
+    pub(super) fn manifest(&self, headers: &HeaderMap, repository: &str, reference: &str) -> Response<Body> {
         let state = self.state();
-        let grant = bearer(headers).and_then(|token| state.tokens.get(token));
-        let Some(grant) = grant.filter(|grant| grant.repositories.iter().any(|scope| scope == repository)) else {
-            return self.challenge(repository);
-        };
+        let Some(token) = bearer(headers) else { return self.challenge(repository, Refused::Absent) };
+        let Some(grant) = state.issued.get(token) else { return self.challenge(repository, Refused::Invalid) };
+        if grant.user.as_ref().is_some_and(|user| !state.is_accepted(user)) {
+            return self.challenge(repository, Refused::Invalid);
+        }
+        if !grant.repositories.iter().any(|scope| scope == repository) {
+            return self.challenge(repository, Refused::Insufficient);
+        }
         match state.lookup(grant.user.as_ref(), repository, reference) {
-            Lookup::Unauthorized => self.challenge(repository),
-            Lookup::Denied => errors(403, "DENIED", "requested access to the resource is denied"),
-            Lookup::Unknown => errors(404, "MANIFEST_UNKNOWN", "manifest unknown"),
-            Lookup::Found { digest, manifest } => {
-                let mut response = respond(200, MANIFEST, manifest.into());
-                if let Ok(value) = HeaderValue::from_str(&digest) {
-                    response.headers_mut().insert(HeaderName::from_static("docker-content-digest"), value);
-                }
-                response
+            Lookup::Unauthorized => self.challenge(repository, Refused::Insufficient),
+            other => found(other),
+        }
+    }
+}
+
+impl State {
+    /// What a token of the real registry says: it looks at nothing else.
+    fn access(&self, user: Option<&(String, String)>, repositories: Vec<String>) -> Vec<Access> {
+        let reads_private = user.is_some_and(|(name, _)| !self.denied.contains(name));
+        let readable =
+            |repository: &String| reads_private || self.images.get(repository).is_some_and(|image| image.public);
+        let readable = repositories.into_iter().filter(readable);
+        readable.map(|repository| Access { repository, actions: &["pull"] }).collect()
+    }
+}
+
+/// The answer to a manifest request that was let in.
+pub(super) fn found(lookup: Lookup<'_>) -> Response<Body> {
+    match lookup {
+        Lookup::Unauthorized | Lookup::Denied => errors(403, "DENIED", "requested access to the resource is denied"),
+        Lookup::Unknown => errors(404, "MANIFEST_UNKNOWN", "manifest unknown"),
+        Lookup::Found(manifest) => {
+            let mut response = respond(200, manifest.media_type, manifest.text.clone().into());
+            if let Ok(value) = HeaderValue::from_str(&manifest.digest) {
+                response.headers_mut().insert(HeaderName::from_static("docker-content-digest"), value);
             }
+            response
         }
     }
 }
@@ -122,8 +137,8 @@ fn basic(value: &HeaderValue) -> Option<(String, String)> {
     Some((user.to_owned(), password.to_owned()))
 }
 
-fn respond(code: u16, content_type: &'static str, body: Bytes) -> Response<Body> {
-    let mut response = Response::new(Full::new(body).map_err(|never| match never {}).boxed_unsync());
+pub(super) fn respond(code: u16, content_type: &'static str, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(full(body));
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
@@ -133,19 +148,14 @@ fn json_response(code: u16, body: &Value) -> Response<Body> {
     respond(code, "application/json", body.to_string().into())
 }
 
-fn errors(code: u16, error: &str, message: &str) -> Response<Body> {
+pub(super) fn errors(code: u16, error: &str, message: &str) -> Response<Body> {
     json_response(code, &json!({"errors": [{"code": error, "message": message}]}))
-}
-
-/// An answer to HEAD: the same headers and no body.
-fn without_body(response: Response<Body>) -> Response<Body> {
-    let (head, _) = response.into_parts();
-    Response::from_parts(head, Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync())
 }
 
 #[cfg(test)]
 mod tests {
     use http::Request;
+    use http_body_util::Full;
 
     use super::*;
     use crate::net::{Network, REGISTRY_PORT};

@@ -1,22 +1,61 @@
-//! A private registry with GHCR's token flow, over TLS, for the product and (in process) for the simulated nodes.
+//! A private registry with GHCR's token flow, over TLS, for the product and for the simulated nodes. Behind its front
+//! stands a simulated one, whose images the nodes look up in process, or a real one, which the nodes pull from over HTTP.
 
+mod client;
+mod elsewhere;
+mod faults;
 mod flow;
+mod front;
+mod image;
+mod nodes;
+mod pull;
+mod real;
+mod simulated;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sha2::{Digest as _, Sha256};
+use tokio::runtime::Handle;
+use tokio::task::block_in_place;
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
+
+pub use client::Answer;
+pub use elsewhere::{Elsewhere, Seen};
+pub use faults::{Fault, Tokens};
+pub use image::{INDEX, MANIFEST};
+pub use real::{Auth, INNER_PORT, RealError};
+
+use client::Client;
+use faults::Faults;
+use image::Parts;
+use real::Real;
+use simulated::{Grant, Image};
 
 use crate::net::{self, REGISTRY_PORT};
 use crate::pki::{Ca, TlsError, open_server_config};
 use crate::talos::log::Log;
-use crate::talos::outside::{PullAnswer, Registry as Outside};
 
 /// The name of the registry in the log and in the counters.
 pub const SERVER: &str = "registry";
+
+/// What answers behind the front.
+#[derive(Clone, Debug, Default)]
+pub enum Backend {
+    /// The lab itself.
+    #[default]
+    Simulated,
+    /// The real registry; a lab with it needs a runtime of several threads, for its nodes wait for its answers.
+    Real {
+        /// How clients log in.
+        auth: Auth,
+        /// What `tests/conformance/registry` builds.
+        binary: PathBuf,
+    },
+}
 
 /// Why the registry cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -26,65 +65,90 @@ pub enum StartError {
     Tls(#[from] TlsError),
     /// No listener.
     #[error("cannot listen on {0}:{REGISTRY_PORT}")]
-    Listen(Ipv4Addr, #[source] std::io::Error),
-}
-
-/// An image of the registry.
-#[derive(Clone, Debug)]
-struct Image {
-    manifest: String,
-    digest: String,
-    tag: String,
-    public: bool,
-}
-
-/// What a bearer token is good for.
-#[derive(Clone, Debug)]
-struct Grant {
-    /// Nobody: an anonymous token.
-    user: Option<(String, String)>,
-    /// The repositories that it may pull.
-    repositories: Vec<String>,
+    Listen(Ipv4Addr, #[source] io::Error),
+    /// The client that trusts its authority.
+    #[error("the client of the registry")]
+    Client(#[source] io::Error),
+    /// The real registry.
+    #[error(transparent)]
+    Real(#[from] RealError),
 }
 
 #[derive(Default)]
 struct State {
-    accepted: BTreeSet<(String, String)>,
+    /// The one accepted last at the end.
+    accepted: Vec<(String, String)>,
     /// Users that get a token and are then denied the manifest.
     denied: BTreeSet<String>,
-    tokens: BTreeMap<String, Grant>,
+    /// Tokens of the simulated registry.
+    issued: BTreeMap<String, Grant>,
+    tokens: Tokens,
     images: BTreeMap<String, Image>,
     unreachable_for_nodes: bool,
-    /// Answers every request of a client with this code.
-    failing: Option<u16>,
+    faults: Faults,
 }
 
 /// The registry of a lab.
 pub struct Registry {
     address: Ipv4Addr,
     ca: Ca,
+    client: Client,
     log: Arc<Log>,
     state: Mutex<State>,
+    /// None: the lab answers itself.
+    real: Option<Real>,
     stop: CancellationToken,
 }
 
 impl Registry {
-    /// Starts it on `address`, accepting these users.
+    /// Starts a simulated one on `address`, accepting these users and passwords.
     ///
     /// # Errors
     /// [`StartError`].
     pub fn start(address: Ipv4Addr, users: &[(&str, &str)], log: Arc<Log>) -> Result<Arc<Self>, StartError> {
+        let registry = Self::new(address, users, log)?.serve()?;
+        registry.add_image("lab/app", "1", false);
+        Ok(registry)
+    }
+
+    /// Starts one with this backend, whose files go into `folder`.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start_with(
+        backend: &Backend,
+        address: Ipv4Addr,
+        users: &[(&str, &str)],
+        log: Arc<Log>,
+        folder: &Path,
+    ) -> Result<Arc<Self>, StartError> {
+        let Backend::Real { auth, binary } = backend else { return Self::start(address, users, log) };
+        let mut registry = Self::new(address, users, log)?;
+        let real = Real::start(binary, *auth, address, registry.client.clone(), folder).await?;
+        registry.real = Some(real);
+        registry.write_passwords()?;
+        let registry = registry.serve()?;
+        registry.push("lab/app", "1", false, Parts::of_one_platform("lab/app", "1")).await?;
+        Ok(registry)
+    }
+
+    fn new(address: Ipv4Addr, users: &[(&str, &str)], log: Arc<Log>) -> Result<Self, StartError> {
         let ca = Ca::new("lab registry", "lab");
-        let tls = open_server_config(&ca.server(&[address.to_string()]), &[b"h2", b"http/1.1"])?;
-        let listener = net::bind(address, REGISTRY_PORT).map_err(|error| StartError::Listen(address, error))?;
+        let client = Client::new(&ca).map_err(StartError::Client)?;
         let accepted = users.iter().map(|(user, password)| ((*user).to_owned(), (*password).to_owned())).collect();
         let state = Mutex::new(State { accepted, ..State::default() });
-        let registry = Arc::new(Self { address, ca, log, state, stop: CancellationToken::new() });
-        registry.add_image("lab/app", "1", false);
+        Ok(Self { address, ca, client, log, state, real: None, stop: CancellationToken::new() })
+    }
+
+    fn serve(self) -> Result<Arc<Self>, StartError> {
+        let tls = open_server_config(&self.ca.server(&[self.address.to_string()]), &[b"h2", b"http/1.1"])?;
+        let address = self.address;
+        let listener = net::bind(address, REGISTRY_PORT).map_err(|error| StartError::Listen(address, error))?;
+        let registry = Arc::new(self);
         let server = Arc::clone(&registry);
-        let handler = move |_, request| {
+        let handler = move |peer, request| {
             let server = Arc::clone(&server);
-            async move { server.handle(request).await }
+            async move { server.handle(peer, request).await }
         };
         tokio::spawn(net::serve(listener, tls, registry.stop.clone(), handler));
         Ok(registry)
@@ -106,33 +170,83 @@ impl Registry {
         &self.ca
     }
 
-    /// Adds an image; what it was under that name is replaced. Gives its digest.
+    /// Adds an image of one platform; what it was under that name is replaced. Gives its digest.
+    ///
+    /// # Panics
+    /// When the real registry does not take it.
     pub fn add_image(&self, repository: &str, tag: &str, public: bool) -> String {
-        let manifest = serde_json::json!({
-            "schemaVersion": 2,
-            "mediaType": flow::MANIFEST,
-            "config": {"mediaType": "application/vnd.oci.image.config.v1+json", "size": 2, "digest": digest(b"{}")},
-            "layers": [],
-            "annotations": {"org.opencontainers.image.ref.name": format!("{repository}:{tag}")},
-        });
-        let manifest = manifest.to_string();
-        let digest = digest(manifest.as_bytes());
-        let image = Image { manifest, digest: digest.clone(), tag: tag.to_owned(), public };
-        self.state().images.insert(repository.to_owned(), image);
+        self.add(repository, tag, public, Parts::of_one_platform(repository, tag))
+    }
+
+    /// Adds an image of two platforms, which the tag names by an index. Gives the digest of that.
+    ///
+    /// # Panics
+    /// When the real registry does not take it.
+    pub fn add_index(&self, repository: &str, tag: &str, public: bool) -> String {
+        self.add(repository, tag, public, Parts::of_all_platforms(repository, tag))
+    }
+
+    fn add(&self, repository: &str, tag: &str, public: bool, parts: Parts) -> String {
+        let pushed = match self.real {
+            // Nothing to wait for.
+            None => Ok(self.keep(repository, tag, public, parts)),
+            Some(_) => block_in_place(|| Handle::current().block_on(self.push(repository, tag, public, parts))),
+        };
+        pushed.unwrap_or_else(|error| panic!("{repository}:{tag}: {}", talos_proto::chain(&error)))
+    }
+
+    async fn push(&self, repository: &str, tag: &str, public: bool, parts: Parts) -> Result<String, RealError> {
+        if let Some(real) = &self.real {
+            real.push(repository, tag, &parts).await?;
+        }
+        Ok(self.keep(repository, tag, public, parts))
+    }
+
+    fn keep(&self, repository: &str, tag: &str, public: bool, parts: Parts) -> String {
+        let digest = parts.top.digest.clone();
+        self.state().images.insert(repository.to_owned(), Image { tag: tag.to_owned(), public, manifest: parts.top });
         digest
     }
 
-    /// Accepts this credential from now on.
+    /// Accepts this credential from now on. A real registry with Basic accepts only that of a user that came last.
+    ///
+    /// # Panics
+    /// When the real registry's htpasswd file cannot be written.
     pub fn accept(&self, user: &str, password: &str) {
-        self.state().accepted.insert((user.to_owned(), password.to_owned()));
+        self.set_accepted(user, password, true);
     }
 
-    /// Accepts this credential no longer, nor any token that was given for it.
+    /// Accepts this credential no longer. The simulated registry refuses every token that was given for it as well; the
+    /// real one takes a token until it ends, as a token says all that it looks at.
+    ///
+    /// # Panics
+    /// When the real registry's htpasswd file cannot be written.
     pub fn revoke(&self, user: &str, password: &str) {
-        self.state().accepted.remove(&(user.to_owned(), password.to_owned()));
+        self.set_accepted(user, password, false);
     }
 
-    /// Denies a user all manifests although its credential is good (or no longer).
+    fn set_accepted(&self, user: &str, password: &str, accepted: bool) {
+        let credential = (user.to_owned(), password.to_owned());
+        let mut state = self.state();
+        state.accepted.retain(|other| *other != credential);
+        state.accepted.extend(accepted.then_some(credential));
+        drop(state);
+        self.write_passwords().unwrap_or_else(|error| panic!("{}", talos_proto::chain(&error)));
+    }
+
+    /// Tells a real registry with Basic who is accepted.
+    fn write_passwords(&self) -> Result<(), RealError> {
+        match &self.real {
+            Some(real) if real.auth == Auth::Basic => {
+                let accepted = self.state().accepted.clone();
+                real.set_passwords(&accepted)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Denies a user all manifests although its credential is good (or no longer). A real registry with Basic knows no
+    /// such thing.
     pub fn deny(&self, user: &str, deny: bool) {
         let mut state = self.state();
         if deny {
@@ -142,6 +256,11 @@ impl Registry {
         }
     }
 
+    /// What kind of tokens a good credential is given from now on.
+    pub fn give(&self, tokens: Tokens) {
+        self.state().tokens = tokens;
+    }
+
     /// Makes it unreachable for the nodes, though not for the product.
     pub fn cut_off_nodes(&self, cut_off: bool) {
         self.state().unreachable_for_nodes = cut_off;
@@ -149,82 +268,39 @@ impl Registry {
 
     /// Answers every request with this code, pulls of nodes too (a 5xx or 429 is no answer to a pull).
     pub fn fail(&self, code: Option<u16>) {
-        self.state().failing = code;
+        self.state().faults.everywhere = code.map(Fault::Answer);
     }
 
-    /// Closes the listener and all connections.
+    /// What becomes of requests whose path and query begin so, until it is said otherwise. Pulls of nodes from a
+    /// simulated registry meet none of it.
+    pub fn fault(&self, prefix: &str, fault: Option<Fault>) {
+        self.state().faults.set(prefix, fault);
+    }
+
+    /// Another host beside it, with a certificate of the same authority, which has the same manifests and blobs for
+    /// everybody and keeps what it was sent.
+    ///
+    /// # Errors
+    /// [`StartError`], for instance when it is there already.
+    pub fn elsewhere(self: &Arc<Self>) -> Result<Elsewhere, StartError> {
+        Elsewhere::start(Arc::clone(self))
+    }
+
+    /// Asks the registry something over its front and reads the whole answer.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn ask(&self, method: &str, target: &str, authorization: Option<&str>) -> io::Result<Answer> {
+        let accept = format!("{MANIFEST}, {INDEX}");
+        let url = format!("https://{}{target}", self.host());
+        self.client.ask(method, &url, &[("accept", accept.as_str())], authorization, "").await
+    }
+
+    /// Closes the listener and all connections, and ends the real registry.
     pub fn stop(&self) {
         self.stop.cancel();
-    }
-}
-
-fn digest(bytes: &[u8]) -> String {
-    let hex: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
-}
-
-/// What a manifest request comes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Lookup {
-    Found {
-        digest: String,
-        manifest: String,
-    },
-    /// No credential that is good for this.
-    Unauthorized,
-    Denied,
-    Unknown,
-}
-
-impl State {
-    fn is_accepted(&self, user: &(String, String)) -> bool {
-        self.accepted.contains(user)
-    }
-
-    /// Looks a manifest up for a user whose credential was good when the token was made, or for nobody.
-    fn lookup(&self, user: Option<&(String, String)>, repository: &str, reference: &str) -> Lookup {
-        if user.is_some_and(|user| !self.is_accepted(user)) {
-            return Lookup::Unauthorized;
-        }
-        let image = self.images.get(repository);
-        let public = image.is_some_and(|image| image.public);
-        match user {
-            // Whoever may not see a repository does not learn whether it exists.
-            None if !public => return Lookup::Unauthorized,
-            Some((name, _)) if self.denied.contains(name) && !public => return Lookup::Denied,
-            _ => {}
-        }
-        match image.filter(|image| image.tag == reference || image.digest == reference) {
-            Some(image) => Lookup::Found { digest: image.digest.clone(), manifest: image.manifest.clone() },
-            None => Lookup::Unknown,
-        }
-    }
-
-    fn issue(&mut self, user: Option<(String, String)>, repositories: Vec<String>) -> String {
-        let token = Uuid::new_v4().simple().to_string();
-        self.tokens.insert(token.clone(), Grant { user, repositories });
-        token
-    }
-}
-
-impl Outside for Registry {
-    fn pull(&self, host: &str, repository: &str, reference: &str, user: Option<(&str, &str)>) -> PullAnswer {
-        let state = self.state();
-        if host != self.host() || state.unreachable_for_nodes || self.stop.is_cancelled() {
-            return PullAnswer::Unreachable;
-        }
-        self.log.note(SERVER, "PULL manifests", &format!("{repository}:{reference}"), false);
-        match state.failing {
-            Some(401 | 403) => return PullAnswer::Denied,
-            Some(404) => return PullAnswer::NotFound,
-            Some(_) => return PullAnswer::Unreachable,
-            None => {}
-        }
-        let user = user.map(|(user, password)| (user.to_owned(), password.to_owned()));
-        match state.lookup(user.as_ref(), repository, reference) {
-            Lookup::Found { digest, .. } => PullAnswer::Ok(digest),
-            Lookup::Unauthorized | Lookup::Denied => PullAnswer::Denied,
-            Lookup::Unknown => PullAnswer::NotFound,
+        if let Some(real) = &self.real {
+            real.stop();
         }
     }
 }
