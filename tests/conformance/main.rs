@@ -6,3 +6,4 @@
 #[allow(dead_code, reason = "shared with the acceptance tests, which use all of it")]
 #[path = "../acceptance/harness.rs"]
 mod harness;
+mod talos;
