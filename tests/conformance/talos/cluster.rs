@@ -66,6 +66,25 @@ impl Cluster {
         }
     }
 
+    /// All of it, once every Node shows a proof of the revision. Talos writes these annotations, a moment after the run
+    /// has written them into the machine configs.
+    pub async fn proofs_shown(&self, revision: &str) -> Seen {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let seen = self.seen().await;
+            let without = seen.which(|node| {
+                let proof = text(&node["metadata"]["annotations"]["talos-ghcr/proof"]);
+                let proof: Value = serde_json::from_str(proof).unwrap_or_default();
+                proof["state"] != "proved" || proof["revision"] != revision
+            });
+            if without.is_empty() {
+                return seen;
+            }
+            assert!(Instant::now() < deadline, "Talos never shows the proof of {revision} on {without:?}");
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+
     async fn try_seen(&self) -> Result<Seen, kube::Error> {
         let list = self.get("/api/v1/nodes").await?;
         let items = list["items"].as_array().into_iter().flatten();

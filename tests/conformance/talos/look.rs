@@ -137,16 +137,20 @@ async fn what_i_mean_it_would_do_to_the_cluster() {
         let mut order: Vec<_> = rows(&plan).iter().filter(|row| row["order"].is_u64()).collect();
         order.sort_by_key(|row| row["order"].as_u64());
         let list = order.iter().map(|row| text(&row["name"])).collect::<Vec<_>>().join(", ");
-        let list = if list.is_empty() { "reboot nothing, for every node has it" } else { &list };
-        println!("  rolling {} would disrupt, one after another: {list}", file.display());
+        let list = if list.is_empty() { "no node" } else { &list };
+        println!("  rolling {} would disrupt, in this order: {list}", file.display());
     }
-    match std::env::var("I_MEAN_IT").as_deref() {
-        Ok("1") => println!("  I_MEAN_IT=1: the tests of talos::roll do that"),
-        _ => println!("  NOT RUN: the tests of talos::roll; I_MEAN_IT=1 runs them, and they do that"),
+    if std::env::var("I_MEAN_IT").as_deref() == Ok("1") {
+        println!("  I_MEAN_IT=1: the tests of talos::roll do that");
+    } else {
+        println!("  NOT RUN: the tests of talos::roll, which do that; I_MEAN_IT=1 runs them");
+    }
+    if suite.other.is_none() {
+        println!("  NOT RUN: the killed run, which needs a second credential: TALOS_GHCR_OTHER_CREDENTIAL_FILE");
     }
 }
 
 /// A table, a bit to the right.
 pub fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("  {line}\n")).collect()
+    text.lines().map(|line| format!("  {line}").trim_end().to_owned() + "\n").collect()
 }

@@ -89,7 +89,7 @@ fn assert_in_order(target: &Target, rebooted: &[&str], said_by: &str) {
     }
 }
 
-/// What must be so when a run has ended with 0.
+/// What must be so when a run has ended with 0. Gives the cluster as it is when Talos has written its copies of the proofs.
 async fn assert_converged(suite: &Suite, target: &Target, before: &Seen) -> Seen {
     let after = suite.cluster.seen().await;
     assert_eq!(after.fenced(), BTreeSet::new(), "a fence is left");
@@ -99,7 +99,7 @@ async fn assert_converged(suite: &Suite, target: &Target, before: &Seen) -> Seen
     for row in verified["nodes"].as_array().expect("a document has nodes") {
         assert_eq!(row["verdict"], "Current", "{row:#}");
     }
-    after
+    suite.cluster.proofs_shown(text(&verified["revision"])).await
 }
 
 /// A run that finds nothing to do says so, and no write is seen.
