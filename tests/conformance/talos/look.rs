@@ -132,7 +132,7 @@ async fn what_i_mean_it_would_do_to_the_cluster() {
     let suite = Suite::begin().await;
     let files = [Some(&suite.credential), suite.other.as_ref()];
     for file in files.into_iter().flatten() {
-        let ended = suite.look_with(file, "plan", &["-o", "json"]).await.expect(0);
+        let ended = suite.look_with(file, "plan", &["--allow-older", "-o", "json"]).await.expect(0);
         let plan = ended.json();
         let mut order: Vec<_> = rows(&plan).iter().filter(|row| row["order"].is_u64()).collect();
         order.sort_by_key(|row| row["order"].as_u64());
