@@ -51,3 +51,12 @@ conformance: ## Run against a real API server, kubectl and a real registry (need
 
 deny: ## Check dependencies: bans, licences, sources (needs cargo-deny)
 	$(CARGO_DENY) --locked check bans licenses sources
+
+.PHONY: conformance-talos
+# A person's own Talos cluster; only I_MEAN_IT=1 lets it reboot nodes, and killing a run needs a second credential.
+conformance-talos: ## Run the suite against your own Talos cluster: tests/conformance/talos/README.md
+	@if [ -z "$(TALOSCONFIG)" ] || [ -z "$(KUBECONFIG)" ]; then \
+	    echo "conformance-talos: TALOSCONFIG=... and KUBECONFIG=... must name the files of a Talos cluster (tests/conformance/talos/README.md)" >&2; exit 1; fi
+	$(CARGO) test $(LOCKED) -p coordinator --test conformance -- talos:: --ignored --test-threads 1 --nocapture \
+	    $(if $(filter 1,$(I_MEAN_IT)),,--skip talos::roll::) \
+	    $(if $(TALOS_GHCR_OTHER_CREDENTIAL_FILE),,--skip talos::roll::a_run_killed)

@@ -14,3 +14,4 @@ mod rights;
 #[allow(dead_code, reason = "shared with the acceptance tests, which use all of it")]
 #[path = "../acceptance/scene.rs"]
 mod scene;
+mod talos;
