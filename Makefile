@@ -22,7 +22,7 @@ LOCKED := --locked
 .PHONY: help build lint fmt test demo deny conformance
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build talos-ghcr and talos-ghcr-lab
 	$(CARGO) build $(LOCKED) --workspace --bins
