@@ -79,14 +79,13 @@ pub enum InventoryError {
 }
 
 impl InventoryError {
-    /// No API server answered at all, which may pass.
+    /// Asking again may help.
     #[must_use]
-    pub fn is_unreachable(&self) -> bool {
-        matches!(
-            self,
-            InventoryError::Nodes(ReadError::Unreachable { .. })
-                | InventoryError::Lease { source: ReadError::Unreachable { .. }, .. }
-        )
+    pub fn may_pass(&self) -> bool {
+        match self {
+            InventoryError::Nodes(source) | InventoryError::Lease { source, .. } => source.may_pass(),
+            _ => false,
+        }
     }
 }
 

@@ -67,6 +67,17 @@ impl ReadError {
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused(status) if status.code == 404)
     }
+
+    /// Asking again may help: nobody answered, or a server that cannot do its work now. An API server whose etcd hangs,
+    /// is shut down or changes its leader says so by 500, 503 and 504, and a busy one by 429.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } => true,
+            Self::Refused(status) => status.code >= 500 || status.code == 429,
+            Self::Untrusted { .. } | Self::Other(_) => false,
+        }
+    }
 }
 
 /// A mutating request did not succeed, or nobody knows whether it did.

@@ -225,8 +225,7 @@ where
                 self.version = None;
                 Ok(())
             }
-            ReadError::Refused(status) if status.code < 500 && status.code != 429 => Err(ReadError::Refused(status)),
-            ReadError::Other(source) => Err(ReadError::Other(source)),
+            error @ (ReadError::Refused(_) | ReadError::Other(_)) if !error.may_pass() => Err(error),
             other => {
                 tracing::debug!(error = %other, path = self.query.path, "cannot watch now");
                 self.rest().await;

@@ -373,7 +373,7 @@ async fn perform(env: Env, known: Known, before: FleetNode, task: Task) -> Box<P
     let mut fresh = look_after(&env, &before, &task, &known).await;
     // An API that is away is waited for here: nothing is decided again from what was known before the step.
     let deadline = env.clock().now() + env.context.settings.budgets.reboot;
-    while matches!(fresh, Err(ReadError::Unreachable { .. })) && env.can_go_on() && env.clock().now() < deadline {
+    while fresh.as_ref().is_err_and(ReadError::may_pass) && env.can_go_on() && env.clock().now() < deadline {
         env.clock().sleep(PAUSE).await;
         fresh = look_after(&env, &before, &task, &known).await;
     }

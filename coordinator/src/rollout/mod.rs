@@ -245,7 +245,7 @@ impl Rollout {
                 self.fail(Exit::ControlLost, "", format!("the lease was lost to {holder}"));
                 return None;
             }
-            let passing = error.is_unreachable() || self.lease.is_some();
+            let passing = error.may_pass() || self.lease.is_some();
             if !passing || self.env.clock().now() >= deadline || self.stopping() {
                 self.fail(Exit::Failed, "", chain(&error));
                 return None;

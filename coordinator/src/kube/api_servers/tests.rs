@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::super::testing::{Allow, FakeApi, Fault};
 use super::super::{nodes, patch};
 use super::*;
+use crate::inventory::InventoryError;
 
 const W1: &str = "/api/v1/nodes/w1";
 
@@ -56,6 +57,24 @@ async fn an_answer_is_the_clusters_word() {
     first.fault(1, Fault::Answer(503, json!({ "status": "Failure", "code": 503, "message": "down" })), |_| true);
     assert!(matches!(nodes::get(&servers, "w1").await, Err(ReadError::Refused(status)) if status.code == 503));
     assert!(second.log().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_server_cannot_read_now_may_pass_and_what_it_refuses_does_not() {
+    for (code, passes) in [(400, false), (401, false), (403, false), (404, false), (410, false)]
+        .into_iter()
+        .chain([429, 500, 503, 504].map(|code| (code, true)))
+    {
+        let (first, _, servers) = two();
+        first.fault(1, Fault::Answer(code, json!({ "status": "Failure", "code": code, "message": "no" })), |_| true);
+        let error = nodes::list(&servers).await.unwrap_err();
+        assert_eq!(error.may_pass(), passes, "{code}");
+        assert_eq!(InventoryError::Nodes(error).may_pass(), passes, "{code}");
+    }
+    let (first, second, servers) = two();
+    first.unreachable();
+    second.unreachable();
+    assert!(nodes::list(&servers).await.unwrap_err().may_pass());
 }
 
 #[tokio::test(start_paused = true)]

@@ -231,6 +231,22 @@ async fn f10_lost_replies_are_resolved_by_reading() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn f10_a_server_that_cannot_read_now_is_asked_again() {
+    for code in [429, 500, 503, 504] {
+        let (api, allow) = cluster(json!({}), json!({}));
+        let before = view(&api).await;
+        api.fault(1, Fault::ReplyLost, is_patch);
+        let away = json!({ "status": "Failure", "code": code, "message": "etcdserver: leader changed" });
+        api.fault(3, Fault::Answer(code, away), |seen| seen.method == http::Method::GET);
+        let made = fence_for(&api, &before);
+        let value = made.render();
+        let after = claim(&api.servers(), &allow, &before, made).await.unwrap();
+        assert_eq!(Fence::on(&after).unwrap().0, value, "{code}");
+        assert_eq!(patches(&api).len(), 1, "{code}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn f10_a_claim_that_lands_late_is_adopted() {
     let (api, allow) = cluster(json!({}), json!({}));
     api.fault(1, Fault::Late(std::time::Duration::from_secs(9)), is_patch);

@@ -369,7 +369,7 @@ async fn settle<T>(
         match nodes::get(servers, &view.name).await {
             Ok(Some(read)) => (now, fresh) = (Some(read), true),
             Ok(None) => return Err(FenceError::Gone { node: view.name.clone() }),
-            Err(ReadError::Unreachable { .. }) if clock.now() < give_up => {
+            Err(error) if error.may_pass() && clock.now() < give_up => {
                 clock.sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }

@@ -335,12 +335,7 @@ impl Acquisition<'_> {
 
     async fn go_on_without_answer(&self, error: ReadError) -> Result<(), AcquireError> {
         let clock = self.wire.servers.clock();
-        let passing = match &error {
-            ReadError::Unreachable { .. } => true,
-            ReadError::Refused(status) => status.code >= 500 || status.code == 429,
-            ReadError::Other(_) | ReadError::Untrusted { .. } => false,
-        };
-        if !passing || clock.now().since(self.answered) > self.options.timing.duration {
+        if !error.may_pass() || clock.now().since(self.answered) > self.options.timing.duration {
             return Err(AcquireError::Read { lease: self.lease(), source: error });
         }
         self.tell(&LeaseProgress::Unreachable { tried: error.to_string() });

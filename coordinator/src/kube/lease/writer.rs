@@ -158,7 +158,7 @@ impl Writer {
                         ReleaseError::Write(error)
                     }
                 },
-                Err(error @ ReadError::Refused(_)) => return Err(ReleaseError::Read(error)),
+                Err(error @ ReadError::Refused(_)) if !error.may_pass() => return Err(ReleaseError::Read(error)),
                 Err(error) => ReleaseError::Read(error),
             };
             if shared.clock.now() >= give_up {

@@ -2,6 +2,7 @@
 
 use talos_proto::permit::Permits;
 
+use super::super::super::api_servers::ReadError;
 use super::super::super::testing::Fault;
 use super::super::record::EVIDENCE;
 use super::*;
@@ -83,6 +84,27 @@ async fn l10_a_release_rides_out_an_outage() {
     let (released, ()) = tokio::join!(lease.release(), healing);
     assert_eq!(released.unwrap(), Release::Freed);
     assert_free(&api);
+}
+
+#[tokio::test(start_paused = true)]
+async fn l10_a_release_rides_out_servers_that_cannot_read_now() {
+    for code in [429, 500, 503, 504] {
+        let api = FakeApi::new();
+        let lease = take(&api, "me").await;
+        let away = json!({ "status": "Failure", "code": code, "message": "etcdserver: leader changed" });
+        api.fault(3, Fault::Answer(code, away), |seen| seen.method == Method::GET);
+        assert_eq!(lease.release().await.unwrap(), Release::Freed, "{code}");
+        assert_free(&api);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn l10_a_release_that_may_not_read_is_an_error_at_once() {
+    let api = FakeApi::new();
+    let lease = take(&api, "me").await;
+    let denied = json!({ "status": "Failure", "reason": "Forbidden", "code": 403, "message": "cannot get leases" });
+    api.fault(1, Fault::Answer(403, denied), |seen| seen.method == Method::GET);
+    assert!(matches!(lease.release().await, Err(ReleaseError::Read(ReadError::Refused(_)))));
 }
 
 #[tokio::test(start_paused = true)]
