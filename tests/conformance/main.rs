@@ -10,6 +10,7 @@ mod harness;
 mod kubectl;
 mod operator;
 mod registry;
+mod replay;
 mod rights;
 #[allow(dead_code, reason = "shared with the acceptance tests, which use all of it")]
 #[path = "../acceptance/scene.rs"]

@@ -18,6 +18,7 @@ pub mod options;
 pub mod pki;
 pub mod real;
 pub mod registry;
+pub mod replay;
 pub mod talos;
 pub mod truth;
 

@@ -20,7 +20,7 @@ pub mod store;
 mod watch;
 
 #[cfg(test)]
-mod replay;
+mod server_test;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

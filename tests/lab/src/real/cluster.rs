@@ -299,7 +299,13 @@ impl Member {
     }
 }
 
-async fn until_ready(api: &Api, programs: &[Process], clock: &Clock, log: PathBuf) -> Result<(), StartError> {
+/// Waits until an API server says that it is ready, as long as these programs run.
+pub(super) async fn until_ready(
+    api: &Api,
+    programs: &[Process],
+    clock: &Clock,
+    log: PathBuf,
+) -> Result<(), StartError> {
     let start = clock.now();
     while !api.get("/readyz").await.is_ok_and(|reply| reply.is_ok()) {
         if let Some(how) = programs.iter().find_map(Process::ended) {

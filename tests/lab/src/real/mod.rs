@@ -9,6 +9,7 @@ pub mod forward;
 pub mod https;
 mod kubelet;
 mod mirror;
+pub mod plane;
 pub(crate) mod process;
 pub mod programs;
 mod rights;
@@ -16,4 +17,5 @@ mod scheduler;
 pub mod servers;
 
 pub use cluster::Cluster;
+pub use plane::ControlPlane;
 pub use programs::Programs;
