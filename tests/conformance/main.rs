@@ -16,3 +16,4 @@ mod rights;
 #[path = "../acceptance/scene.rs"]
 mod scene;
 mod talos;
+mod traps;
