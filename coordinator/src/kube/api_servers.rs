@@ -2,8 +2,9 @@
 //!
 //! The kubeconfig names one address, and the node behind it may be the very one that is being rebooted. So requests
 //! go to a set of addresses. They fail over when a connection fails, never on an HTTP answer: an answer is the
-//! cluster's word. A mutating request that may have reached a server is never sent again by itself; the caller reads
-//! first, for even one that was answered with 504 may have been applied.
+//! cluster's word, and only the next request begins elsewhere when it was 5xx. A mutating request that may have reached
+//! a server is never sent again by itself; the caller reads first, for even one that was answered with 504 may have
+//! been applied.
 
 use std::fmt::Write as _;
 use std::future::Future;
@@ -139,7 +140,7 @@ struct Inner {
     server: (String, u16),
     warnings: Vec<String>,
     addresses: RwLock<Vec<Address>>,
-    /// Index of the address that answered last: the first to be asked next.
+    /// Index of the address to be asked first: the one that answered last, unless it could not do its work.
     good: AtomicUsize,
     requests: AtomicU64,
     write_timeout_millis: AtomicU64,
@@ -380,7 +381,7 @@ impl ApiServers {
                 }
                 Ok(Err(error)) => match connection::classify(error) {
                     Failure::Answer(status) => {
-                        self.0.good.store(index, Ordering::Relaxed);
+                        self.go_on_after(index, &status);
                         return Err(ReadError::Refused(status));
                     }
                     Failure::NotSent(reason) | Failure::Broken(reason) => reason,
@@ -425,6 +426,7 @@ impl ApiServers {
                 }
                 Ok(Err(error)) => match connection::classify(error) {
                     Failure::Answer(status) if status.code >= 500 => {
+                        self.go_on_after(index, &status);
                         let reason = format!("{} answered {}: {}", address.name, status.code, status.message);
                         return Err(WriteError::Ambiguous { reason, answer: Some(status) });
                     }
@@ -448,6 +450,16 @@ impl ApiServers {
             }
         }
         Err(WriteError::Unreachable { tried })
+    }
+
+    /// An answer is not asked for elsewhere, but a server that could not do its work is not the first to be asked next:
+    /// each may have an etcd of its own, and that may be what hangs.
+    fn go_on_after(&self, answered: usize, status: &Status) {
+        if status.code >= 500 {
+            self.go_on_from(answered);
+        } else {
+            self.0.good.store(answered, Ordering::Relaxed);
+        }
     }
 
     /// The next request begins behind the address that has just failed.

@@ -1,8 +1,10 @@
 //! This room against the lab's API servers, over real sockets with TLS and client certificates.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use lab::kube::server::{ApiServer, Trouble};
 use lab::{Lab, Options};
 use talos_proto::clock::Clock;
 
@@ -15,6 +17,16 @@ use crate::holder::Holder;
 
 #[tokio::test]
 async fn lease_fence_and_drain_while_the_named_server_goes_dark() {
+    lease_fence_and_drain(|named| named.stop()).await;
+}
+
+/// Its own etcd may hang, and no other API server's: each speaks to that of its node.
+#[tokio::test]
+async fn lease_fence_and_drain_while_the_named_server_answers_503() {
+    lease_fence_and_drain(|named| named.trouble(Trouble::Fail(503))).await;
+}
+
+async fn lease_fence_and_drain(trouble: impl FnOnce(&Arc<ApiServer>)) {
     let directory = tempfile::tempdir().unwrap();
     let lab = Lab::start(Options::new(directory.path())).await.unwrap();
     let clock = Clock::system();
@@ -41,8 +53,7 @@ async fn lease_fence_and_drain_while_the_named_server_goes_dark() {
     assert!(claimed.unschedulable);
 
     // The server that the kubeconfig names goes away for longer than a renewal takes.
-    let named = lab.server("cp-1").unwrap();
-    named.stop();
+    trouble(lab.server("cp-1").unwrap());
     let drained = drain(&servers, &lease, &worker.name, DrainOptions::default(), Duration::from_secs(30), &|_| {});
     drained.await.unwrap();
     clock.sleep(Duration::from_secs(3)).await;

@@ -60,6 +60,22 @@ async fn an_answer_is_the_clusters_word() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_cannot_do_its_work_is_not_the_first_to_be_asked_next() {
+    let (first, second, servers) = two();
+    let permits = Allow::all(&first);
+    let down = json!({ "status": "Failure", "code": 503, "message": "down" });
+    first.fault(usize::MAX, Fault::Answer(503, down.clone()), |_| true);
+    assert!(nodes::get(&servers, "w1").await.is_err());
+    assert!(nodes::get(&servers, "w1").await.is_ok());
+    assert!(label(&servers, &permits).await.is_ok());
+    first.heal();
+    second.fault(1, Fault::Answer(503, down), |_| true);
+    assert!(matches!(label(&servers, &permits).await, Err(WriteError::Ambiguous { .. })));
+    label(&servers, &permits).await.unwrap();
+    assert_eq!((first.log().len(), second.log().len()), (2, 3));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_a_server_cannot_read_now_may_pass_and_what_it_refuses_does_not() {
     for (code, passes) in [(400, false), (401, false), (403, false), (404, false), (410, false)]
         .into_iter()
