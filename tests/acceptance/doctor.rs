@@ -9,7 +9,7 @@ use lab::cluster::USER;
 use lab::kube::authz::{Rule, rules_of};
 use serde_json::{Value, json};
 
-use crate::harness::{Ended, LEASE, bare, finish, read, row};
+use crate::harness::{Ended, bare, finish, lease_duration, read, row};
 use crate::scene::two_workers;
 
 /// The checks of one name, each as its result and its detail.
@@ -133,7 +133,8 @@ async fn l25_a_verb_that_is_missing_is_named_before_the_first_mutation() {
         let (verb, resource) = (&missing.verbs[0], &missing.resource);
         let others = all.iter().filter(|rule| rule.resource != *resource || rule.verbs != missing.verbs);
         bed.lab.grant(LEAST, others.cloned().collect());
-        let refused = bed.product_with("run", &least, &["--lease-duration", LEASE, "-o", "json"]).await.expect(1);
+        let refused =
+            bed.product_with("run", &least, &["--lease-duration", lease_duration(), "-o", "json"]).await.expect(1);
         let left = refused.json()["left"][""].as_str().unwrap_or_default().to_owned();
         // Kubernetes' own words where the inventory needs it, ours where only the roll does.
         let ours = format!("{verb} {resource}");
@@ -152,5 +153,5 @@ async fn l25_a_verb_that_is_missing_is_named_before_the_first_mutation() {
     bed.lab.grant(LEAST, all);
     let doctor = bed.product_with("doctor", &least, &["-o", "json"]).await;
     assert_eq!(checks(&doctor, "kubernetes")[0].0, "ok", "{}", doctor.stdout);
-    bed.product_with("run", &least, &["--lease-duration", LEASE, "-n", "worker-1"]).await.expect(0);
+    bed.product_with("run", &least, &["--lease-duration", lease_duration(), "-n", "worker-1"]).await.expect(0);
 }

@@ -7,7 +7,7 @@ use lab::Held;
 use lab::faults::When::{After, Before};
 use serde_json::json;
 
-use crate::harness::{Bed, LEASE, finish};
+use crate::harness::{Bed, finish, lease_duration};
 use crate::scene::{
     Gate, Story, fence_of, kill, lease_is_held, newer_credential, only_stale, only_stale_of, requests, side_by_side,
 };
@@ -106,7 +106,7 @@ async fn residue_on_the_endpoint_node(when: lab::faults::When, step: Option<&str
     let newer = newer_credential(&bed);
     let story = Story::begin(&bed);
     let mut roll = bed.command_with("run", &[("--credential-file", &newer)], &["-o", "json"]);
-    roll.args(["--lease-duration", LEASE]);
+    roll.args(["--lease-duration", lease_duration()]);
     let done = finish(roll).await.expect(0);
     let order = bed.lab.truth().boot_order.split_off(boots_before as usize);
     assert_eq!(order.len(), 5, "{order:?}");

@@ -8,7 +8,7 @@ use lab::kube::kind::Kind;
 use lab::talos::log::Entry;
 use serde_json::{Value, json};
 
-use crate::harness::{Bed, LEASE, ended, finish, read};
+use crate::harness::{Bed, ended, finish, lease_duration, read};
 
 /// The annotation that carries our fence.
 const FENCE: &str = "/metadata/annotations/talos-ghcr~1fence";
@@ -181,5 +181,5 @@ async fn p06_the_search_for_secrets_finds_one() {
         assert!(leak(&forms, &format!("Basic {}", STANDARD.encode(&text))).is_some(), "behind {around:?}");
     }
     assert!(leak(&forms, &format!("{:?}", password.as_bytes())).is_some());
-    assert_eq!(leak(&forms, LEASE), None);
+    assert_eq!(leak(&forms, lease_duration()), None);
 }

@@ -12,7 +12,7 @@ use lab::kube::kind::Kind;
 use lab::kube::store::micros;
 use serde_json::{Value, json};
 
-use crate::harness::{Bed, Ended, LEASE, ended, eventually, finish};
+use crate::harness::{Bed, Ended, ended, eventually, finish, lease_duration};
 
 /// A holder in the form of a CI run's.
 const OTHER: &str = "0123456789abcdef-gh17123456789.2-2f1c0f5e-7a0b-4c58-9a3e-1d2c3b4a5968";
@@ -45,7 +45,7 @@ impl Bed {
         let mut run = self.command_with("run", &[("--credential-file", &old)], &["-n", node]);
         run.args(more);
         if !more.contains(&"--lease-duration") {
-            run.args(["--lease-duration", LEASE]);
+            run.args(["--lease-duration", lease_duration()]);
         }
         run.env("GITHUB_SERVER_URL", "https://github.example").env("GITHUB_REPOSITORY", "acme/infra");
         finish(run).await
@@ -199,7 +199,7 @@ async fn l18_after_a_kill_nothing_renews_and_the_next_run_takes_over() {
     let old = bed.lab.credential_file(lab::Held::Old).display().to_string();
     let command = || {
         let mut run = bed.command_with("run", &[("--credential-file", &old)], &["-n", "worker-1"]);
-        run.args(["--lease-duration", LEASE]).kill_on_drop(true);
+        run.args(["--lease-duration", lease_duration()]).kill_on_drop(true);
         run
     };
     // The first mutation is the lease, the second is held before it is applied: the process dies in between.
@@ -222,7 +222,7 @@ async fn l24_of_two_runs_started_together_only_one_writes_at_a_time() {
     let bed = Bed::default().await;
     let old = bed.lab.credential_file(lab::Held::Old).display().to_string();
     let start = || {
-        let mut run = bed.command_with("run", &[("--credential-file", &old)], &["--lease-duration", LEASE]);
+        let mut run = bed.command_with("run", &[("--credential-file", &old)], &["--lease-duration", lease_duration()]);
         run.kill_on_drop(true).spawn().expect("the product starts")
     };
     let (one, other) = (start(), start());

@@ -7,7 +7,7 @@ use lab::faults::When::Before;
 use lab::talos::Namespace;
 use serde_json::json;
 
-use crate::harness::{Bed, Ended, LEASE, ended, eventually, finish, row};
+use crate::harness::{Bed, Ended, ended, eventually, finish, lease_duration, row};
 use crate::scene::{BOTH, Gate, lease_is_held, requests, side_by_side, two_workers};
 
 /// How often it is said that pulls prove nothing.
@@ -18,7 +18,7 @@ fn warnings(ended: &Ended) -> Vec<&str> {
 /// `run` with some of the lab's flags replaced.
 async fn roll(bed: &Bed, replaced: &[(&str, &str)], more: &[&str]) -> Ended {
     let mut run = bed.command_with("run", replaced, more);
-    run.args(["--lease-duration", LEASE]);
+    run.args(["--lease-duration", lease_duration()]);
     finish(run).await
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use lab::kube::authz::{Rule, rules_of};
 
-use crate::harness::{Bed, LEASE, read};
+use crate::harness::{Bed, lease_duration, read};
 
 /// Its certificate names no group: all its rights come from the role.
 const USER: &str = "talos-ghcr";
@@ -34,7 +34,7 @@ async fn l25_the_one_clusterrole_is_enough_for_a_whole_roll() {
 
     let rules = the_one_clusterrole();
     bed.lab.grant(USER, rules.clone());
-    bed.product_with("run", &least, &["--lease-duration", LEASE]).await.expect(0);
+    bed.product_with("run", &least, &["--lease-duration", lease_duration()]).await.expect(0);
     bed.assert_done();
     bed.product_with("verify", &least, &[]).await.expect(0);
 

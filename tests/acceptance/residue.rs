@@ -12,7 +12,7 @@ use lab::{Held, Lab};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::harness::{Bed, LEASE, eventually, row};
+use crate::harness::{Bed, eventually, lease_duration, row};
 use crate::scene::{FENCE, Gate, kill, lease_is_held, requests, side_by_side, two_workers};
 
 const OURS: (&str, &str) = ("kube-system", "talos-ghcr");
@@ -205,7 +205,8 @@ async fn f20_a_lease_without_a_fence_and_a_fence_without_a_lease_are_both_seen_a
         put_fence(&bed, "worker-1", OURS, "claimed");
         let plan = bed.product_with_old("plan", &["--detailed-exitcode", "-o", "json"]).await.expect(2).json();
         assert!(row(&plan, "worker-1")["fence"].as_str().unwrap_or_default().contains(HOLDER), "{plan:#}");
-        let run = bed.product_with_old("run", &["--lease-duration", LEASE, "-o", "json"]).await.expect(0).json();
+        let run =
+            bed.product_with_old("run", &["--lease-duration", lease_duration(), "-o", "json"]).await.expect(0).json();
         assert_eq!(run["changed"], true);
         let node = bed.truth_of("worker-1");
         assert_eq!((node.boots, node.cordoned, node.fence, node.configured), (0, false, None, Held::Old));

@@ -3,6 +3,7 @@
 //! not, for it needs nothing but cargo.
 #![allow(clippy::disallowed_methods, reason = "tests of real processes wait in real time")]
 
+mod drain;
 mod election;
 #[allow(dead_code, reason = "shared with the acceptance tests, which use all of it")]
 #[path = "../acceptance/harness.rs"]

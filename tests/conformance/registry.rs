@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use lab::registry::{Auth, Backend};
 use lab::{Held, Options};
 
-use crate::harness::{Bed, Ended, LEASE, bare, finish, leaks};
+use crate::harness::{Bed, Ended, bare, finish, leaks, lease_duration};
 
 /// What `make conformance` builds.
 const BINARY: &str = "TALOS_GHCR_REGISTRY_BINARY";
@@ -111,7 +111,7 @@ async fn k04_images_of_one_platform_and_of_several_pass_by_tag_and_by_digest() {
         doctor(&bed, &images.each_ref().map(String::as_str)).await.expect(0);
         assert_eq!(asked(&bed, "HEAD manifests"), images.len());
         // A node takes the manifest of its own platform out of the index.
-        let one = ["-n", "worker-1", "--lease-duration", LEASE];
+        let one = ["-n", "worker-1", "--lease-duration", lease_duration()];
         bed.product_with("run", &[("--image", &images[3])], &one).await.expect(0);
         assert_eq!(bed.truth_of("worker-1").record.expect("a record")["pull"], "proved");
         assert_eq!((asked(&bed, "GET manifests"), asked(&bed, "GET blobs")), (2, 2));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lab::real::servers::REAL_PORT;
 use serde_json::{Value, json};
 
-use crate::harness::{Bed, LEASE, LIMIT};
+use crate::harness::{Bed, LIMIT, lease_duration};
 use crate::kubectl::{Kubectl, real};
 use crate::scene::fence_of;
 
@@ -52,12 +52,12 @@ async fn l25_o01_the_role_as_it_is_delivered_is_enough_for_a_whole_roll() {
     let refused = bed.product_with("plan", &least, &[]).await.expect(1);
     assert!(refused.stderr.contains("forbidden"), "{}", refused.stderr);
     apply(&Kubectl::of(&bed)).await;
-    let done = bed.product_with("run", &least, &["--lease-duration", LEASE, "-o", "json"]).await.expect(0);
+    let done = bed.product_with("run", &least, &["--lease-duration", lease_duration(), "-o", "json"]).await.expect(0);
     bed.assert_done();
     assert_eq!(done.json()["rebooted"].as_array().map(Vec::len), Some(6));
     assert_eq!(bed.lab.truth().boot_order.last().map(String::as_str), Some("cp-1"));
     let before = state(&bed);
-    bed.product_with("run", &least, &["--lease-duration", LEASE]).await.expect(0);
+    bed.product_with("run", &least, &["--lease-duration", lease_duration()]).await.expect(0);
     assert_eq!(state(&bed), before, "nothing to do, nothing written");
     assert_eq!(bed.lab.truth().total("kubernetes/").by_method, Default::default(), "not through the listeners");
     assert!(bed.lab.objects().list(lab::kube::kind::Kind::Node).iter().all(|node| fence_of(node).is_none()));
@@ -92,7 +92,8 @@ async fn l25_without_any_one_verb_of_the_role_it_is_named_before_the_first_mutat
             let question = format!("{resource}{name}");
             until(&bed, verb, &question, rule, false).await;
             let before = state(&bed);
-            let run = bed.product_with("run", &least, &["--lease-duration", LEASE, "-o", "json"]).await.expect(1);
+            let run =
+                bed.product_with("run", &least, &["--lease-duration", lease_duration(), "-o", "json"]).await.expect(1);
             let left = run.json()["left"][""].as_str().unwrap_or_default().to_owned();
             // Kubernetes' own words where the inventory needs it, ours where only the roll does.
             let (ours, theirs) = (format!("{verb} {resource}"), format!("cannot {verb} resource \"{resource}\""));
@@ -104,7 +105,7 @@ async fn l25_without_any_one_verb_of_the_role_it_is_named_before_the_first_mutat
         }
     }
     assert_eq!(tried, 12, "every verb of the role");
-    bed.product_with("run", &least, &["--lease-duration", LEASE, "-n", "worker-1"]).await.expect(0);
+    bed.product_with("run", &least, &["--lease-duration", lease_duration(), "-n", "worker-1"]).await.expect(0);
 }
 
 async fn set(kubectl: &Kubectl, rules: &[Value]) {

@@ -23,6 +23,7 @@ use talos_proto::permit::{NoPermit, Permits};
 use super::connection::{self, Failure};
 pub use super::kubeconfig::KubeconfigError;
 use super::kubeconfig::{self, Loaded, Sources};
+use super::lanes::Lanes;
 
 /// How long one read may take at one address.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -144,6 +145,7 @@ struct Inner {
     good: AtomicUsize,
     requests: AtomicU64,
     write_timeout_millis: AtomicU64,
+    evictions: Lanes,
 }
 
 #[derive(Clone)]
@@ -200,6 +202,7 @@ impl ApiServers {
             good: AtomicUsize::new(0),
             requests: AtomicU64::new(0),
             write_timeout_millis: AtomicU64::new(8_000),
+            evictions: Lanes::default(),
         }))
     }
 
@@ -213,6 +216,11 @@ impl ApiServers {
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.0.warnings
+    }
+
+    /// Whose turn it is to ask for an eviction.
+    pub(super) fn evictions(&self) -> &Lanes {
+        &self.0.evictions
     }
 
     /// The clock that deadlines are counted on.

@@ -12,6 +12,7 @@ pub mod fence;
 pub mod kubeconfig;
 #[cfg(test)]
 mod lab_test;
+mod lanes;
 pub mod lease;
 pub mod nodes;
 mod patch;

@@ -265,6 +265,7 @@ impl Drain<'_> {
         let mut pause = FIRST_PAUSE;
         while !self.gone(pod) && !self.terminating(pod) {
             let eviction = {
+                let _turn = self.servers.evictions().turn(&pod.namespace).await;
                 // The semaphore is never closed.
                 let _slot = self.slots.acquire().await;
                 if self.gone(pod) {
