@@ -1,12 +1,15 @@
 //! A drain at a real API server: what collides there, and what then is spent in vain.
 
+use std::time::Duration;
+
 use http::Method;
+use lab::faults::When::Before;
 use lab::kube::kind::Kind;
 use serde_json::{Value, json};
 
-use crate::harness::{Bed, eventually};
+use crate::harness::{Bed, ended, eventually};
 use crate::kubectl::{Kubectl, real};
-use crate::scene::evictions;
+use crate::scene::{Gate, evictions};
 
 /// Many pods of one budget, on each worker a half of them.
 const PODS: usize = 24;
@@ -64,7 +67,16 @@ async fn d09_a_crowd_under_one_budget_is_drained_with_one_eviction_each_and_noth
     let bed = crowded().await;
     let crowd = pods_of(&bed, "worker-1");
     let before = evictions(&bed);
-    bed.run(&["-n", "worker-1"]).await.expect(0);
+    let mut gate = Gate::new(&bed);
+    let run = bed.start(&["-n", "worker-1"]);
+    let first = gate.hold(Before, "POST pods/eviction", 1).await;
+    let arrived = bed.lab.faults().mutations();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let behind = bed.lab.faults().mutations() - arrived;
+    assert!(behind <= 1, "{behind} requests do not wait for the first eviction; a renewal of the lease need not");
+    first.release();
+    drop(gate);
+    ended(run).await.expect(0);
     let asked = evictions(&bed) - before;
     assert_eq!(asked, crowd.len(), "one each");
     let left: Vec<String> = pods_of(&bed, "worker-1").into_iter().filter(|pod| crowd.contains(pod)).collect();

@@ -110,7 +110,7 @@ pub(super) const SUITES: [Suite; 8] = [
     },
     Suite {
         name: "others",
-        of: "kubectl, client-go's leader election and the old script beside us (F03, F06, F07, A02, L28)",
+        of: "kubectl, client-go and the old script beside us, evictions beside each other (F03, F06, F07, A02, D09, L28)",
         on: &[
             (
                 Backend::Simulated,
@@ -118,7 +118,7 @@ pub(super) const SUITES: [Suite; 8] = [
                     "kubectl and client-go ask for discovery, which the lab does not play; its own hand does their deeds there",
                 ),
             ),
-            (Backend::Real, tests(CONFORMANCE, &["operator::", "election::"], Needs::Kubernetes)),
+            (Backend::Real, tests(CONFORMANCE, &["operator::", "election::", "drain::"], Needs::Kubernetes)),
         ],
     },
     Suite {
