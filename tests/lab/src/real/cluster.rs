@@ -7,33 +7,30 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::{Value, json};
 use talos_proto::clock::Clock;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio_util::sync::CancellationToken;
 
-use super::api::{Api, collection, object};
-use super::forward::Forward;
+use super::api::Api;
 use super::https;
 use super::kubelet::Kubelet;
+use super::member::Member;
 use super::mirror::Mirror;
 use super::process::Process;
 use super::programs::Programs;
 use super::scheduler;
 use super::servers::{Flags, PROXY, REAL_PORT, Servers};
+use super::workload;
 use crate::faults::Faults;
 use crate::files;
 use crate::kube::controllers::Pace;
 use crate::kube::kind::Kind;
 use crate::kube::kubelet::seen;
-use crate::kube::objects::{self, Machine};
-use crate::kube::server::{ApiServer, Behind, Shared};
-use crate::kube::store::Event;
+use crate::kube::objects::Machine;
+use crate::kube::server::{ApiServer, Shared};
 use crate::net::Network;
-use crate::objects::Objects;
-use crate::pki::{Ca, Pair, TlsError, server_config};
+use crate::pki::{Ca, TlsError};
 use crate::talos::log::Log;
 use crate::talos::outside::{Kubernetes, NodeSeen};
 
@@ -41,8 +38,6 @@ use crate::talos::outside::{Kubernetes, NodeSeen};
 const START: Duration = Duration::from_secs(90);
 /// Between two looks at something that is about to be.
 const LOOK: Duration = Duration::from_millis(40);
-/// How often a change that another writer made obsolete is tried again.
-const TRIES: usize = 20;
 
 /// Why a real cluster cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -79,19 +74,6 @@ pub struct ClusterOptions {
     pub dir: PathBuf,
     /// More flags of the kube-apiservers.
     pub flags: Flags,
-}
-
-/// The API server of a control plane: the listener and the program behind it.
-struct Member {
-    address: Ipv4Addr,
-    listener: Arc<ApiServer>,
-    program: Mutex<Option<Process>>,
-    /// Ends the wait for it to listen and to be ready.
-    starting: Mutex<CancellationToken>,
-    /// It said so itself.
-    ready: watch::Sender<bool>,
-    /// The lab's own way to it.
-    api: Api,
 }
 
 /// A running cluster. Dropping it ends it.
@@ -148,7 +130,7 @@ impl Cluster {
         let text = files::kubeconfig(&format!("https://{own}:{REAL_PORT}"), &ca, &controllers);
         files::write_private(&kubeconfig, &text).map_err(failed)?;
         programs.insert(0, servers.controllers(&kubeconfig).map_err(failed)?);
-        workload(&api, options.machines.iter().filter(|machine| !machine.control_plane).count()).await?;
+        workload::create(&api, options.machines.iter().filter(|machine| !machine.control_plane).count()).await?;
 
         let identity = proxy.client(PROXY, &[]);
         let shared = Arc::new(Shared { log, faults, clock: clock.clone() });
@@ -182,6 +164,10 @@ impl Cluster {
         &self.ca
     }
 
+    pub(super) fn nodes(&self) -> &Mirror {
+        &self.nodes
+    }
+
     pub(super) fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -201,7 +187,7 @@ impl Cluster {
     /// Whether a control plane's API server says that it is ready; false from the moment in which it is killed.
     #[must_use]
     pub fn is_ready(&self, node: &str) -> bool {
-        self.members.get(node).is_some_and(|member| *member.ready.borrow())
+        self.members.get(node).is_some_and(|member| member.is_ready())
     }
 
     /// All of them, by node.
@@ -226,7 +212,7 @@ impl Cluster {
 
     /// The API servers of control planes that are ready now, and the lab's own.
     pub(super) fn ready_servers(&self) -> Vec<Api> {
-        let ready = self.members.values().filter(|member| *member.ready.borrow()).map(|member| member.api.clone());
+        let ready = self.members.values().filter(|member| member.is_ready()).map(|member| member.api.clone());
         ready.chain([self.api.clone()]).collect()
     }
 
@@ -267,36 +253,8 @@ impl Drop for Cluster {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Member {
-    fn new(
-        machine: &Machine,
-        address: Ipv4Addr,
-        (ca, certificate): (&Ca, &Pair),
-        identity: &Pair,
-        shared: &Arc<Shared>,
-    ) -> Result<Self, TlsError> {
-        let tls = server_config(certificate, ca, &[b"http/1.1"], false)?;
-        let behind = Behind::Real(Box::new(Forward::new(address, ca.cert_pem(), identity)?));
-        let listener = ApiServer::new(&machine.name, address, tls, behind, Arc::clone(shared), Handle::current());
-        let client = https::client(ca.cert_pem(), Some(&ca.client("lab", &["system:masters"])))?;
-        let api = Api::new(client, format!("https://{address}:{REAL_PORT}"));
-        let (program, starting, ready) = (Mutex::default(), Mutex::default(), watch::Sender::new(false));
-        Ok(Self { address, listener, program, starting, ready, api })
-    }
-
-    /// SIGKILL, and the listener is gone with it.
-    fn stop(&self) {
-        lock(&self.starting).cancel();
-        self.ready.send_replace(false);
-        self.listener.stop();
-        if let Some(program) = lock(&self.program).take() {
-            program.kill();
-        }
-    }
 }
 
 /// Waits until an API server says that it is ready, as long as these programs run.
@@ -319,39 +277,6 @@ pub(super) async fn until_ready(
     Ok(())
 }
 
-/// What runs in the cluster: the same as in a simulated one.
-async fn workload(api: &Api, workers: usize) -> Result<(), StartError> {
-    let web = json!({"app": "web"});
-    let replica_set = json!({
-        "kind": "ReplicaSet", "apiVersion": "apps/v1", "metadata": {"name": "web", "namespace": "default"},
-        "spec": {
-            "replicas": 2 * workers, "selector": {"matchLabels": web},
-            "template": {
-                "metadata": {"labels": web},
-                "spec": {"containers": [{"name": "main", "image": "registry.k8s.io/pause:3.10"}]},
-            },
-        },
-    });
-    let mut daemon_set = objects::daemon_set("kube-system", "kube-flannel");
-    daemon_set["spec"]["template"]["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
-    let all = [
-        (collection(Kind::Namespace, ""), json!({"metadata": {"name": "flux-system"}})),
-        ("/apis/apps/v1/namespaces/default/replicasets".to_owned(), replica_set),
-        (collection(Kind::DaemonSet, "kube-system"), daemon_set),
-        (collection(Kind::PodDisruptionBudget, "default"), objects::budget("default", "web")),
-    ];
-    for (path, object) in all {
-        let reply = api.post(&path, &object).await;
-        let refused = |why| StartError::Refused(path.clone(), why);
-        match reply {
-            Ok(reply) if reply.is_ok() => {}
-            Ok(reply) => return Err(refused(reply.text)),
-            Err(error) => return Err(refused(error.to_string())),
-        }
-    }
-    Ok(())
-}
-
 impl Kubernetes for Cluster {
     fn kubelet_started(&self, node: &str, boot_id: &str) {
         if let Some(kubelet) = self.kubelets.get(node) {
@@ -370,27 +295,11 @@ impl Kubernetes for Cluster {
     }
 
     fn api_server_started(&self, node: &str) {
-        let Some(member) = self.members.get(node) else { return };
-        member.stop();
-        // A program that cannot be started is seen by the lab as a server that never listens.
-        let Ok(program) = self.servers.api_server(node, member.address) else { return };
-        *lock(&member.program) = Some(program);
-        let cancel = CancellationToken::new();
-        *lock(&member.starting) = cancel.clone();
-        let (listener, clock) = (Arc::clone(&member.listener), self.clock.clone());
-        let (address, api, ready) = ((member.address, REAL_PORT), member.api.clone(), member.ready.clone());
-        let work = async move {
-            // As soon as the real one listens, long before it is ready: what it answers until then is its own.
-            while tokio::net::TcpStream::connect(address).await.is_err() {
-                clock.sleep(LOOK).await;
-            }
-            listener.start();
-            while !api.get("/readyz").await.is_ok_and(|reply| reply.is_ok()) {
-                clock.sleep(LOOK).await;
-            }
-            ready.send_replace(true);
-        };
-        self.runtime.spawn(cancel.run_until_cancelled_owned(work));
+        if let Some(member) = self.members.get(node) {
+            member.stop();
+            // A program that cannot be started is seen by the lab as a server that never listens.
+            member.start(self.servers.api_server(node, member.address).ok());
+        }
     }
 
     fn api_server_stopped(&self, node: &str) {
@@ -411,86 +320,5 @@ impl Kubernetes for Cluster {
         if let Some(kubelet) = self.kubelets.get(node) {
             kubelet.annotate(set);
         }
-    }
-}
-
-/// The lab's own API server is there as long as the lab is.
-pub(super) const ANSWERS: &str = "the lab's own API server answers";
-
-impl Objects for Cluster {
-    fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        let reply = self.block(self.api.get(&object(kind, namespace, name))).expect(ANSWERS);
-        reply.is_ok().then(|| Arc::new(reply.json()))
-    }
-
-    fn list(&self, kind: Kind) -> Vec<Arc<Value>> {
-        let mut list = self.block(self.api.get(&collection(kind, ""))).expect(ANSWERS).json();
-        let items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
-        let named = |mut item: Value| {
-            // Items of a list do not say what they are.
-            item["kind"] = json!(kind.name());
-            item["apiVersion"] = json!(kind.api_version());
-            Arc::new(item)
-        };
-        items.into_iter().map(named).collect()
-    }
-
-    fn edit(&self, kind: Kind, namespace: &str, name: &str, change: &mut dyn FnMut(&mut Value)) -> Option<Arc<Value>> {
-        let path = object(kind, namespace, name);
-        for _ in 0..TRIES {
-            let before = self.get(kind, namespace, name)?;
-            let mut after = Value::clone(&before);
-            change(&mut after);
-            let mut reply = self.block(self.api.put(&path, &after)).expect(ANSWERS);
-            if reply.is_ok() && after["status"] != before["status"] {
-                // The status has a door of its own.
-                after["metadata"]["resourceVersion"] = reply.json()["metadata"]["resourceVersion"].take();
-                reply = self.block(self.api.put(&format!("{path}/status"), &after)).expect(ANSWERS);
-            }
-            match reply.code {
-                200..300 => return Some(Arc::new(reply.json())),
-                409 => {}
-                _ => panic!("{path}: {}", reply.text),
-            }
-        }
-        panic!("{path}: somebody else was faster {TRIES} times")
-    }
-
-    fn create(&self, kind: Kind, new: Value) -> Arc<Value> {
-        let namespace = new["metadata"]["namespace"].as_str().unwrap_or_default();
-        let path = collection(kind, namespace);
-        let reply = self.block(self.api.post(&path, &new)).expect(ANSWERS);
-        assert!(reply.is_ok(), "{path}: {}", reply.text);
-        Arc::new(reply.json())
-    }
-
-    fn remove(&self, kind: Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        let before = self.get(kind, namespace, name)?;
-        let path = object(kind, namespace, name);
-        let reply = self.block(self.api.delete(&path, None)).expect(ANSWERS);
-        assert!(reply.is_ok() || reply.code == 404, "{path}: {}", reply.text);
-        Some(before)
-    }
-
-    fn version(&self) -> u64 {
-        let list = self.block(self.api.get(&collection(Kind::Node, ""))).expect(ANSWERS).json();
-        list["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
-    }
-
-    fn node_events(&self, version: u64) -> Vec<Event> {
-        self.block(async {
-            // The watch is some milliseconds behind.
-            while !self.nodes.has_seen(&self.list_now(Kind::Node).await) {
-                self.clock.sleep(LOOK / 4).await;
-            }
-        });
-        self.nodes.since(version)
-    }
-}
-
-impl Cluster {
-    async fn list_now(&self, kind: Kind) -> Vec<Arc<Value>> {
-        let list = self.api.get(&collection(kind, "")).await.expect(ANSWERS).json();
-        list["items"].as_array().into_iter().flatten().cloned().map(Arc::new).collect()
     }
 }

@@ -8,13 +8,16 @@ mod files;
 pub mod forward;
 pub mod https;
 mod kubelet;
+mod member;
 mod mirror;
+mod objects;
 pub mod plane;
 pub(crate) mod process;
 pub mod programs;
 mod rights;
 mod scheduler;
 pub mod servers;
+mod workload;
 
 pub use cluster::Cluster;
 pub use plane::ControlPlane;

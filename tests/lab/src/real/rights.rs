@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::api::Api;
-use super::cluster::{ANSWERS, Cluster};
+use super::cluster::Cluster;
+use super::objects::ANSWERS;
 use crate::kube::authz::Rule;
 
 const GROUP: &str = "/apis/rbac.authorization.k8s.io/v1";
