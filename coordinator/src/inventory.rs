@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use agent::claims::judge;
+use agent::claims::{Verdict, judge};
 use agent::credential::Desired;
 use agent::facts::{Facts, Want};
 use agent::record;
@@ -16,6 +16,7 @@ use talos_proto::{CallError, Talos, Why};
 use crate::decide::canary_has_passed;
 use crate::endpoint;
 use crate::fleet::{Endpoint, Fencing, FleetNode, Snapshot, Talk};
+use crate::gates;
 use crate::holder::{Life, life_of};
 use crate::identity::mismatch;
 use crate::kube::api_servers::{ApiServers, ReadError};
@@ -177,6 +178,18 @@ impl Context {
         let (host, port) = self.servers.server();
         let resolved = endpoint::resolve(&host, port).await;
         endpoint::find((&host, port), &resolved, fleet)
+    }
+
+    /// Who leads etcd, asked only where the order of turns may depend on it: with two control planes or more that have to
+    /// be changed. A plan shows the order that a run begins with; the run asks again before each control plane.
+    pub async fn find_leader(&self, fleet: &[FleetNode]) -> Option<String> {
+        let planes: Vec<_> = fleet.iter().filter(|node| node.kube.control_plane).collect();
+        let changed = planes.iter().filter(|node| matches!(node.verdict(), Verdict::Stale | Verdict::Drifted)).count();
+        if changed < 2 {
+            return None;
+        }
+        let planes: Vec<_> = planes.iter().filter_map(|node| Some((node.name().to_owned(), node.address()?))).collect();
+        gates::leader(&self.talos, &planes).await
     }
 
     /// Looks only at the Node and the fence on it, keeping what Talos said before: for what must be undone at once.

@@ -71,6 +71,20 @@ async fn o01_s1_workers_then_control_planes_one_at_a_time_and_the_endpoint_node_
     assert!(renewals.filter(|entry| entry.server != "kubernetes/cp-1").count() > 0, "renewals fail over");
 }
 
+/// The etcd leader goes late, the endpoint node after it, and `plan` shows that order already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o01_the_plan_shows_the_order_that_a_run_takes_with_the_etcd_leader_late() {
+    let bed = Bed::new(|options| options.workers = 2).await;
+    bed.lab.talos().set_etcd_leader("cp-2");
+    let plan = bed.product("plan", &["-o", "json"]).await.expect(0).json();
+    let mut planned: Vec<_> = plan["nodes"].as_array().expect("it lists nodes").iter().collect();
+    planned.sort_by_key(|row| row["order"].as_u64());
+    let planned: Vec<_> = planned.iter().filter_map(|row| row["name"].as_str()).collect();
+    assert_eq!(planned, ["worker-1", "worker-2", "cp-3", "cp-2", "cp-1"], "{plan:#}");
+    bed.run(&[]).await.expect(0);
+    assert_eq!(bed.lab.truth().boot_order, planned);
+}
+
 /// The incident of 2026-08-10, scaled: the kubeconfig names the node that is rebooted and no other API server can be
 /// reached. Every renewal is refused from then on, the lease lapses while the node boots, and nobody else comes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
