@@ -165,7 +165,7 @@ impl Context {
         let snapshot = Snapshot {
             canary_passed: canary_has_passed(&fleet),
             endpoint: self.find_endpoint(&fleet).await,
-            leader: None,
+            leader: self.find_leader(&fleet).await,
             halted: known.halted,
             warnings: self.warnings(&fleet),
             nodes: fleet,
@@ -182,7 +182,7 @@ impl Context {
 
     /// Who leads etcd, asked only where the order of turns may depend on it: with two control planes or more that have to
     /// be changed. A plan shows the order that a run begins with; the run asks again before each control plane.
-    pub async fn find_leader(&self, fleet: &[FleetNode]) -> Option<String> {
+    async fn find_leader(&self, fleet: &[FleetNode]) -> Option<String> {
         let planes: Vec<_> = fleet.iter().filter(|node| node.kube.control_plane).collect();
         let changed = planes.iter().filter(|node| matches!(node.verdict(), Verdict::Stale | Verdict::Drifted)).count();
         if changed < 2 {

@@ -35,6 +35,13 @@ pub struct Bed {
     _turn: Option<SemaphorePermit<'static>>,
 }
 
+impl Drop for Bed {
+    fn drop(&mut self) {
+        // A task of the test may still hold the lab.
+        self.lab.stop();
+    }
+}
+
 impl Bed {
     /// Three control planes and three workers of Talos 1.13.9, unless `change` says otherwise; all hold the old
     /// credential. Reboots take half a second.

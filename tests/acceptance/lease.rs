@@ -141,7 +141,7 @@ async fn l03_a_holder_who_renews_while_watched_is_left_alone() {
         (&["--takeover", "verified"], "--takeover verified"),
     ] {
         let said = assert_refused(&bed, bed.prove("worker-1", more).await);
-        assert!(said.contains(why) && !said.contains("taken over in"), "{said}");
+        assert!(said.contains(why) && !said.contains("taken over unless"), "{said}");
     }
     assert_eq!(bed.truth_of("worker-1").record, None);
     assert_eq!(bed.lab.truth().lease.unwrap().holder.as_deref(), Some(OTHER));
@@ -176,7 +176,7 @@ async fn l04_an_unknown_holder_is_watched_for_its_duration_and_grace_however_old
     bed.put_lease(lease(&held(OTHER, 2, "2020-01-01T00:00:00.000000Z")));
     let from = bed.last_request();
     let done = bed.prove("worker-1", &["--lease-duration", "3s"]).await.expect(0);
-    assert!(done.stderr.contains(OTHER) && done.stderr.contains("taken over in"), "a countdown: {}", done.stderr);
+    assert!(done.stderr.contains(OTHER) && done.stderr.contains("taken over unless"), "a countdown: {}", done.stderr);
     let entries = bed.lab.log().all();
     let mut leases = entries
         .iter()

@@ -4,13 +4,13 @@ use std::process::Stdio;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use lab::Held;
 use lab::cluster::USER;
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
 use crate::harness::{Bed, Ended, ended, finish};
+use crate::scene::assert_untouched;
 
 /// Runs a command that reads from stdin.
 async fn fed(mut command: Command, input: &str) -> Ended {
@@ -19,14 +19,6 @@ async fn fed(mut command: Command, input: &str) -> Ended {
     stdin.write_all(input.as_bytes()).await.expect("it reads");
     drop(stdin);
     ended(child).await
-}
-
-/// Nothing was written anywhere, and no lease was taken.
-#[track_caller]
-fn assert_untouched(bed: &Bed) {
-    let truth = bed.lab.truth();
-    assert_eq!((bed.writes(), truth.lease, truth.unexpected), (0, None, vec![]));
-    assert!(truth.nodes.iter().all(|node| node.configured == Held::Old && node.record.is_none() && !node.cordoned));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

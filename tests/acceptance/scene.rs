@@ -108,6 +108,14 @@ pub fn evictions(bed: &Bed) -> usize {
     bed.lab.log().all().iter().filter(|entry| entry.method == "POST pods/eviction").count()
 }
 
+/// Nothing was written anywhere, and no lease was taken.
+#[track_caller]
+pub fn assert_untouched(bed: &Bed) {
+    let truth = bed.lab.truth();
+    assert_eq!((bed.writes(), truth.lease, truth.unexpected), (0, None, vec![]));
+    assert!(truth.nodes.iter().all(|node| node.configured == Held::Old && node.record.is_none() && !node.cordoned));
+}
+
 /// SIGKILL, and waited for.
 pub async fn kill(mut child: Child) {
     child.kill().await.expect("it can be killed");

@@ -8,18 +8,14 @@ use lab::kube::kind::Kind;
 use serde_json::{Value, json};
 
 use crate::harness::{Bed, ended, eventually};
-use crate::kubectl::{Kubectl, real};
+use crate::kubectl::{Kubectl, two_workers};
 use crate::scene::{Gate, evictions};
 
 /// Many pods of one budget, on each worker a half of them.
 const PODS: usize = 24;
 
 async fn crowded() -> Bed {
-    let bed = Bed::new(|options| {
-        (options.control_planes, options.workers) = (1, 2);
-        real(options);
-    })
-    .await;
+    let bed = two_workers().await;
     let kubectl = Kubectl::of(&bed);
     kubectl.ok(&["scale", "replicaset", "web", &format!("--replicas={PODS}")]).await;
     let patch = json!({"spec": {"maxUnavailable": PODS}}).to_string();

@@ -53,3 +53,12 @@ pub fn real(options: &mut lab::Options) {
     let programs = Programs::find().unwrap_or_else(|missing| panic!("{missing}"));
     options.kubernetes = lab::options::Kubernetes::Real(programs);
 }
+
+/// One control plane, and two workers with the old credential.
+pub async fn two_workers() -> Bed {
+    Bed::new(|options| {
+        (options.control_planes, options.workers) = (1, 2);
+        real(options);
+    })
+    .await
+}

@@ -8,16 +8,11 @@ use serde_json::{Value, json};
 use tokio::process::Child;
 
 use crate::harness::{Bed, Ended, ended, eventually};
-use crate::kubectl::{Kubectl, real};
+use crate::kubectl::{Kubectl, two_workers};
 use crate::scene::{FENCE, Gate, Story, evictions, fence_of, lease_is_held, requests};
 
-/// One control plane, and two workers with the old credential.
-async fn two_workers() -> (Bed, Kubectl) {
-    let bed = Bed::new(|options| {
-        (options.control_planes, options.workers) = (1, 2);
-        real(options);
-    })
-    .await;
+async fn cluster() -> (Bed, Kubectl) {
+    let bed = two_workers().await;
     let kubectl = Kubectl::of(&bed);
     (bed, kubectl)
 }
@@ -35,7 +30,7 @@ async fn claimed_late(bed: &Bed, kubectl: &Kubectl, deed: &[&str]) -> Ended {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f03_a_node_that_kubectl_cordons_before_our_claim_lands_is_still_cordoned_after() {
-    let (bed, kubectl) = two_workers().await;
+    let (bed, kubectl) = cluster().await;
     let story = Story::begin(&bed);
     let done = claimed_late(&bed, &kubectl, &["cordon", "worker-1"]).await.expect(0);
     assert!(done.stderr.contains("cordoned by somebody else in between"), "{}", done.stderr);
@@ -57,7 +52,7 @@ async fn f03_a_fence_or_a_hard_taint_that_comes_before_our_claim_refuses_it() {
         (1, ["annotate", "node", "worker-1", "talos-ghcr/fence={\"v\":1}"], "carries another fence"),
         (0, ["taint", "node", "worker-1", "ToBeDeletedByClusterAutoscaler=1767000000:NoSchedule"], "taking it away"),
     ] {
-        let (bed, kubectl) = two_workers().await;
+        let (bed, kubectl) = cluster().await;
         let story = Story::begin(&bed);
         let stopped = claimed_late(&bed, &kubectl, &deed).await.expect(code);
         assert!(stopped.stderr.contains(why), "{why}: {}", stopped.stderr);
@@ -86,7 +81,7 @@ async fn draining(bed: &Bed, kubectl: &Kubectl, gate_timeout: &str) -> Child {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f06_a_node_that_kubectl_uncordons_in_the_drain_is_not_rebooted() {
-    let (bed, kubectl) = two_workers().await;
+    let (bed, kubectl) = cluster().await;
     let child = draining(&bed, &kubectl, "3s").await;
     kubectl.ok(&["uncordon", "worker-1"]).await;
     let_go(&kubectl, 1).await;
@@ -100,7 +95,7 @@ async fn f06_a_node_that_kubectl_uncordons_in_the_drain_is_not_rebooted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f07_a_fence_that_kubectl_changes_in_the_drain_is_no_longer_ours() {
-    let (bed, kubectl) = two_workers().await;
+    let (bed, kubectl) = cluster().await;
     let child = draining(&bed, &kubectl, "3s").await;
     // Whole and readable, and somebody else's, whose lease is held.
     const OTHER: &str = "0123456789abcdef-gh17123456789.2-2f1c0f5e-7a0b-4c58-9a3e-1d2c3b4a5968";
@@ -117,7 +112,7 @@ async fn f07_a_fence_that_kubectl_changes_in_the_drain_is_no_longer_ours() {
     (fence["holder"], fence["lease"], fence["epoch"]) = (json!(OTHER), json!("default/another-rollout"), json!(7));
     kubectl.ok(&["annotate", "node", "worker-1", "--overwrite", &format!("{FENCE}={fence}")]).await;
     let_go(&kubectl, 1).await;
-    let stopped = ended(child).await;
+    let stopped = ended(child).await.expect(4);
     assert!(stopped.json()["left"]["worker-1"].to_string().contains("fence"), "{:#}", stopped.json());
     let node = bed.truth_of("worker-1");
     assert_eq!((node.boots, node.cri_loaded, node.cordoned), (0, Held::Old, true), "nothing is undone");
@@ -128,7 +123,7 @@ async fn f07_a_fence_that_kubectl_changes_in_the_drain_is_no_longer_ours() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a02_a_node_that_is_made_anew_under_its_name_inherits_no_claim() {
-    let (bed, kubectl) = two_workers().await;
+    let (bed, kubectl) = cluster().await;
     let story = Story::begin(&bed);
     let child = draining(&bed, &kubectl, "20s").await;
     // Deleted, and made again from its own YAML: another UID, and our fence copied with the rest.

@@ -13,7 +13,7 @@ use lab::{Held, Options};
 use crate::harness::{Bed, Ended, bare, finish, leaks, lease_duration};
 
 /// What `make conformance` builds.
-const BINARY: &str = "TALOS_GHCR_REGISTRY_BINARY";
+const BINARY: &str = lab::conformance::REGISTRY_VARIABLE;
 
 /// The real registry, with this login.
 fn real(auth: Auth) -> Backend {

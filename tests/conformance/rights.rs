@@ -7,7 +7,7 @@ use lab::real::servers::REAL_PORT;
 use serde_json::{Value, json};
 
 use crate::harness::{Bed, LIMIT, lease_duration};
-use crate::kubectl::{Kubectl, real};
+use crate::kubectl::{Kubectl, real, two_workers};
 use crate::scene::fence_of;
 
 const USER: &str = "talos-ghcr";
@@ -65,11 +65,7 @@ async fn l25_o01_the_role_as_it_is_delivered_is_enough_for_a_whole_roll() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn l25_without_any_one_verb_of_the_role_it_is_named_before_the_first_mutation() {
-    let bed = Bed::new(|options| {
-        (options.control_planes, options.workers) = (1, 2);
-        real(options);
-    })
-    .await;
+    let bed = two_workers().await;
     let kubectl = Kubectl::of(&bed);
     let file = kubeconfig(&bed);
     let least = [("--kubeconfig", file.as_str())];
@@ -99,6 +95,7 @@ async fn l25_without_any_one_verb_of_the_role_it_is_named_before_the_first_mutat
             let (ours, theirs) = (format!("{verb} {resource}"), format!("cannot {verb} resource \"{resource}\""));
             assert!(left.contains(&ours) || left.contains(&theirs), "without {ours}: {left}");
             assert_eq!(state(&bed), before, "without {ours} nothing is written");
+            assert_eq!(bed.lab.truth().total("talos/").writes, 0, "without {ours}, nor in Talos");
             set(&kubectl, &rules).await;
             until(&bed, verb, &question, rule, true).await;
             tried += 1;

@@ -17,11 +17,10 @@ pub(super) async fn plan(args: PlanArgs) -> Exit {
         Ok(context) => context,
         Err(error) => return fail(error.exit(), &error),
     };
-    let mut inventory = match context.inventory(&Known::default()).await {
+    let inventory = match context.inventory(&Known::default()).await {
         Ok(inventory) => inventory,
         Err(error) => return fail_warned(&context, &error),
     };
-    inventory.snapshot.leader = context.find_leader(&inventory.snapshot.nodes).await;
     let document = document("Plan", &inventory, &context.settings);
     let text = machine_readable(&document, format).unwrap_or_else(|| table::plan(&document, format == Format::Wide));
     print(&text);

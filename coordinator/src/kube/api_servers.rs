@@ -257,8 +257,12 @@ impl ApiServers {
         self.0.addresses.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Adds an address, unless it is there.
     fn add(&self, address: Address) {
-        self.0.addresses.write().unwrap_or_else(PoisonError::into_inner).push(address);
+        let mut addresses = self.0.addresses.write().unwrap_or_else(PoisonError::into_inner);
+        if !addresses.iter().any(|known| known.name == address.name) {
+            addresses.push(address);
+        }
     }
 
     /// Adds a further ready-made client, for tests with in-memory transports.
@@ -299,10 +303,7 @@ impl ApiServers {
         let Some(client) = known.map(|(_, address)| address.client).next() else {
             let Some(config) = &self.0.config else { return Ok(()) };
             let client = self.prove(config, ip).await?;
-            let name = self.name_of(ip);
-            if !self.names().contains(&name) {
-                self.add(Address { name, client });
-            }
+            self.add(Address { name: self.name_of(ip), client });
             return Ok(());
         };
         self.0.requests.fetch_add(1, Ordering::Relaxed);

@@ -1,27 +1,34 @@
-//! One eviction at a time in each namespace, whichever node's drain asks.
+//! One eviction at a time of the pods of one controller, whichever node's drain asks.
 //!
 //! Evictions under one disruption budget write one object, its status. Where two of them collide, the API server sleeps
 //! half a second and tries again, up to twenty times (kubernetes pkg/registry/core/pod/storage/eviction.go,
 //! `EvictionsRetry`). Whoever gives up meanwhile may have spent the budget for a pod that then is not deleted: the
 //! disruption controller gives it back after two minutes only (pkg/controller/disruption, `DeletionTimeout`). One after
-//! the other is faster, and nothing is spent in vain. Budgets do not reach beyond their namespace.
+//! the other is faster, and nothing is spent in vain.
+//!
+//! Which budget a pod is under is not known beforehand; that pods of one controller are under the same one is the rule,
+//! and that those of two are is rare. So one that hangs holds up its own kind and nobody else.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{Mutex as Lane, OwnedMutexGuard};
 
-/// The lanes of one cluster.
+/// The lanes of one cluster, by the UID of a controller.
 #[derive(Default)]
 pub struct Lanes(Mutex<HashMap<String, Arc<Lane<()>>>>);
 
 impl Lanes {
-    /// Waits for its turn in that namespace; the turn ends when the guard is dropped.
-    pub async fn turn(&self, namespace: &str) -> OwnedMutexGuard<()> {
+    /// Waits for the pod's turn, which ends when the guard is dropped. A pod without a controller has no one to wait
+    /// for.
+    pub async fn turn(&self, pod: &Pod) -> Option<OwnedMutexGuard<()>> {
+        let owners = pod.metadata.owner_references.iter().flatten();
+        let controller = owners.filter(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()).next()?;
         let lane = {
             let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(lanes.entry(namespace.to_owned()).or_default())
+            Arc::clone(lanes.entry(controller).or_default())
         };
-        lane.lock_owned().await
+        Some(lane.lock_owned().await)
     }
 }

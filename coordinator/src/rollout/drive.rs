@@ -344,6 +344,8 @@ fn disrupts_control_plane(snapshot: &Snapshot, action: &Action) -> bool {
     let Some(node) = snapshot.node(&action.node) else { return false };
     let disrupts = match (&action.task, &node.judgement) {
         (Task::Step(step), Some(judgement)) => step.disrupts(judgement.adoption) && *step != Step::Drain,
+        // A Live canary restarts its CRI.
+        (Task::Canary, Some(judgement)) => Step::Stage.disrupts(judgement.adoption),
         _ => false,
     };
     node.kube.control_plane && disrupts

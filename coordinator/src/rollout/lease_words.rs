@@ -4,6 +4,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use talos_proto::clock::{Clock, Moment};
+
 use crate::kube::lease::LeaseProgress;
 use crate::report::progress::{Progress, short};
 
@@ -11,17 +13,23 @@ use crate::report::progress::{Progress, short};
 const EVERY: Duration = Duration::from_secs(30);
 
 /// What was said last.
-#[derive(Default)]
-pub(super) struct LeaseWords(Mutex<Option<Said>>);
+pub(super) struct LeaseWords {
+    clock: Clock,
+    last: Mutex<Option<Said>>,
+}
 
-#[derive(Clone, Debug, PartialEq, Eq)]
 struct Said {
     /// Without the time that is left.
     what: String,
     left: Option<Duration>,
+    at: Moment,
 }
 
 impl LeaseWords {
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, last: Mutex::default() }
+    }
+
     /// Says it, unless it was said.
     pub fn tell(&self, progress: &Progress, event: &LeaseProgress) {
         if let Some(text) = self.due(event) {
@@ -31,39 +39,34 @@ impl LeaseWords {
 
     fn due(&self, event: &LeaseProgress) -> Option<String> {
         let (what, left) = words(event);
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let said = last.as_ref().filter(|said| said.what == what);
-        let due = match (said, left) {
-            (None, _) => true,
-            (Some(said), Some(left)) => {
-                // A countdown that begins anew is news: the holder has renewed, or we have not seen the lease for a while.
-                said.left.is_none_or(|before| left > before || before - left >= EVERY)
-            }
-            (Some(_), None) => false,
-        };
-        if !due {
+        let at = self.clock.now();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = last.as_ref().is_none_or(|said| {
+            // A countdown that begins anew is news: the holder has renewed, or we have not seen the lease for a while.
+            said.what != what || left > said.left || at.since(said.at) >= EVERY
+        });
+        if !news {
             return None;
         }
-        let text = left.map_or_else(|| what.clone(), |left| what.replace("{}", &short(left)));
-        *last = Some(Said { what, left });
+        let text = left.map_or_else(|| what.clone(), |left| format!("{what} ({} left)", short(left)));
+        *last = Some(Said { what, left, at });
         Some(text)
     }
 }
 
-/// What is said, `{}` for the time that is left.
+/// What is said, and the time that is left.
 fn words(event: &LeaseProgress) -> (String, Option<Duration>) {
     match event {
         LeaseProgress::Watching { holder, run_link, left, .. } => {
             let link = run_link.as_ref().map(|link| format!(" ({link})")).unwrap_or_default();
-            let what =
-                format!("the lease is held by {holder}{link}, who may be dead: taken over in {{}} unless renewed");
+            let what = format!("the lease is held by {holder}{link}, who may be dead: taken over unless renewed");
             (what, Some(*left))
         }
         LeaseProgress::Waiting { holder, why, left } => {
-            (format!("the lease is held by {holder}, who lives ({why}): waiting up to {{}}"), Some(*left))
+            (format!("the lease is held by {holder}, who lives ({why}): waiting"), Some(*left))
         }
         LeaseProgress::TakingOver { holder, why } => (format!("taking the lease of {holder} over: {why}"), None),
-        LeaseProgress::Unreachable { tried } => (format!("no API server answers ({tried})"), None),
+        LeaseProgress::Unreachable { tried } => (format!("the lease cannot be read: {tried}"), None),
     }
 }
 
@@ -76,24 +79,33 @@ mod tests {
         LeaseProgress::Watching { holder: holder.to_owned(), run_link: None, unchanged, left }
     }
 
-    #[test]
-    fn a_countdown_is_said_at_first_every_half_minute_and_when_it_begins_anew() {
-        let words = LeaseWords::default();
-        let said: Vec<u64> =
-            (0..=100).rev().step_by(5).filter(|left| words.due(&watching("a", *left)).is_some()).collect();
+    #[tokio::test(start_paused = true)]
+    async fn a_countdown_is_said_at_first_every_half_minute_and_when_it_begins_anew() {
+        let clock = Clock::paused("2026-11-30T08:00:00Z".parse().unwrap());
+        let words = LeaseWords::new(clock.clone());
+        let mut said = Vec::new();
+        for left in (0..=100).rev().step_by(5) {
+            said.extend(words.due(&watching("a", left)).map(|_| left));
+            clock.sleep(Duration::from_secs(5)).await;
+        }
         assert_eq!(said, [100, 70, 40, 10]);
         let again = words.due(&watching("a", 90)).unwrap();
-        assert!(again.contains("taken over in 1m30s"), "{again}");
+        assert!(again.ends_with("taken over unless renewed (1m30s left)"), "{again}");
         assert!(words.due(&watching("a", 85)).is_none());
         assert!(words.due(&watching("b", 85)).is_some(), "another holder is news");
     }
 
-    #[test]
-    fn that_no_server_answers_is_said_once_until_one_has_answered() {
-        let words = LeaseWords::default();
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_is_said_every_half_minute() {
+        let clock = Clock::paused("2026-11-30T08:00:00Z".parse().unwrap());
+        let words = LeaseWords::new(clock.clone());
         let dark = LeaseProgress::Unreachable { tried: "cp-1: refused".into() };
-        assert!(words.due(&dark).is_some());
-        assert!(words.due(&dark).is_none());
+        let mut said = 0;
+        for _ in 0..14 {
+            said += usize::from(words.due(&dark).is_some());
+            clock.sleep(Duration::from_secs(5)).await;
+        }
+        assert_eq!(said, 3);
         assert!(words.due(&watching("a", 60)).is_some());
         assert!(words.due(&dark).is_some());
     }

@@ -343,7 +343,7 @@ impl Rollout {
         let revision = inventory.snapshot.nodes.iter().find_map(|node| node.judgement.as_ref()?.revision);
         let rev16 = revision.map(|revision| revision.rev16()).unwrap_or_default();
         let holder = Holder::this_process(&rev16, self.env.clock());
-        let (progress, words) = (self.env.progress.clone(), LeaseWords::default());
+        let (progress, words) = (self.env.progress.clone(), LeaseWords::new(self.env.clock().clone()));
         let options = LeaseOptions {
             namespace: settings.lease.namespace.clone(),
             name: settings.lease.name.clone(),

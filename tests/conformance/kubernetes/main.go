@@ -1,13 +1,10 @@
 // The programs of a Kubernetes control plane, and kubectl, in one static binary: which one it is says the name that it
 // is called by, as with busybox. build.sh makes the links. Each takes the flags that it always takes, so that a folder
-// with the released programs does in the place of these (see ../README.md).
-//
-// With EXIT_WITH_STDIN=1 it ends when its standard input does: nothing outlives a test that was killed.
+// with the released programs does in the place of these (docs/conformance.md).
 package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -15,19 +12,13 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	_ "k8s.io/client-go/plugin/pkg/client/auth" // kubectl with every kind of kubeconfig
 	"k8s.io/component-base/cli"
-	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
-	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	"k8s.io/kubectl/pkg/cmd/util"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 )
 
 func main() {
-	if os.Getenv("EXIT_WITH_STDIN") != "" {
-		go func() {
-			_, _ = io.Copy(io.Discard, os.Stdin)
-			os.Exit(0)
-		}()
-	}
 	switch name := filepath.Base(os.Args[0]); name {
 	case "etcd":
 		etcdmain.Main(os.Args)

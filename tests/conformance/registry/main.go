@@ -16,13 +16,6 @@ import (
 )
 
 func main() {
-	if os.Getenv("EXIT_WITH_STDIN") == "1" {
-		// Its stdin is a pipe that the test holds, so that it ends with a test that is killed.
-		go func() {
-			_, _ = io.Copy(io.Discard, os.Stdin)
-			os.Exit(0)
-		}()
-	}
 	// It would look for a collector on this machine.
 	if err := os.Setenv("OTEL_TRACES_EXPORTER", "none"); err != nil {
 		panic(err)

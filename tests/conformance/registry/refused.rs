@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use lab::Held;
 use lab::cluster::USER;
 use lab::registry::{Auth, Fault, Tokens};
 use serde_json::json;
 
 use super::{assert_silent, bed, doctor};
 use crate::harness::Bed;
+use crate::scene::assert_untouched;
 
 /// What is said of a credential that the registry had something to say about.
 const JUDGED: [&str; 2] = ["refuses the credential", "takes the credential"];
@@ -31,13 +31,6 @@ async fn refused(bed: &Bed, replaced: &[(&str, &str)], more: &[&str], says: &[&s
     assert_eq!(judges, judged, "what is known of the credential: {said}");
     assert_untouched(bed);
     said
-}
-
-#[track_caller]
-fn assert_untouched(bed: &Bed) {
-    let truth = bed.lab.truth();
-    assert_eq!((bed.writes(), truth.lease, truth.unexpected), (0, None, vec![]));
-    assert!(truth.nodes.iter().all(|node| node.configured == Held::Old && node.record.is_none() && !node.cordoned));
 }
 
 /// A file with another password.

@@ -13,15 +13,12 @@ use serde_json::{Value, json};
 use talos_proto::clock::Clock;
 
 use super::{LEASES, NODES, Real, fence_for, lease, programs, s};
-use crate::harness::{Bed, ended, eventually};
+use crate::harness::{Bed, ended, eventually, lease_duration};
 
 /// Requests that are asked together.
 const MANY: usize = 40;
 /// As many where each takes a while.
 const FEW: usize = 6;
-/// How often they are, until each end of a race was seen.
-const ROUNDS: usize = 10;
-
 /// How a request ends whose time has run out: whether its handler or the filter around it notices first is a race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
@@ -94,14 +91,11 @@ async fn l13_while_etcd_is_frozen_livez_is_200_at_first_and_a_get_may_be_cut() {
     assert_eq!(livez().await, 200, "it says what it heard of etcd last");
     // 60 s without a word about it.
     let get = async |path: &str| asked(real.api.get(&format!("{path}?timeout=1s")).await);
-    let mut ends = Vec::new();
-    for _ in 0..ROUNDS {
-        ends.extend(futures::future::join_all([get(&path), get(&path), get(LEASES), get(NODES)]).await);
-        if ends.contains(&Asked::Cut) {
-            break;
-        }
-    }
-    assert!(ends.contains(&Asked::Cut), "{ends:?}");
+    real.until("a GET is cut", async || {
+        let ends = futures::future::join_all([get(&path), get(&path), get(LEASES), get(NODES)]).await;
+        ends.contains(&Asked::Cut)
+    })
+    .await;
     real.until("/livez says that etcd does not answer", async || livez().await == 500).await;
     // The product asks /readyz.
     assert!(servers.ready_at(IpAddr::V4(real.plane.address(0))).await.is_err());
@@ -124,8 +118,7 @@ async fn l10_a_504_may_have_a_body_that_is_no_status() {
     }
     let path = format!("{NODES}/w0");
     real.plane.freeze_etcd(true);
-    let mut answers = Vec::new();
-    for _ in 0..ROUNDS {
+    real.until("a 504 arrives", async || {
         let written = servers.write(Authority::LeaseItself, s(4), |client| {
             let body = json!({"metadata": {"labels": {"x": "y"}}}).to_string().into_bytes();
             let request = Request::patch(&path).header("content-type", MERGE_PATCH).body(body);
@@ -133,12 +126,9 @@ async fn l10_a_504_may_have_a_body_that_is_no_status() {
         });
         // Cut or answered, to the product it is a change that may have happened.
         let Err(WriteError::Ambiguous { answer, .. }) = written.await else { panic!("not ambiguous") };
-        answers.push(answer.map(|status| status.code));
-        if answers.contains(&Some(504)) {
-            break;
-        }
-    }
-    assert!(answers.contains(&Some(504)), "{answers:?}");
+        answer.is_some_and(|status| status.code == 504)
+    })
+    .await;
 
     // Reads that are answered so are ridden out as those that are not answered at all.
     let claims = views.iter().map(|view| {
@@ -169,9 +159,10 @@ async fn l13_a_roll_rides_out_an_etcd_that_is_frozen() {
     let product = bed.start(&["-n", "worker-1,worker-2"]);
     eventually("a worker is fenced", || bed.lab.truth().nodes.iter().any(|node| node.fence.is_some())).await;
     let cluster = bed.lab.real().unwrap();
-    // Longer than a lease of 6 s may go without a renewal.
+    // Longer than the lease may go without a renewal, which is two thirds of its 12 s.
+    assert_eq!(lease_duration(), "12s");
     cluster.freeze_etcd(true);
-    Clock::system().sleep(s(5)).await;
+    Clock::system().sleep(s(10)).await;
     cluster.freeze_etcd(false);
     ended(product).await.expect(0);
     let truth = bed.lab.truth();

@@ -56,8 +56,12 @@ enum Command {
     /// Run the suites that hold the product and the lab to real components, and print a table. Exits with 0 only if
     /// nothing failed. `make conformance` brings what it needs.
     Conformance {
-        /// Only these suites: behaviours, demo, recordings, traps, rights, others, registry, talos.
+        /// Only these suites.
+        #[arg(value_parser = clap::builder::PossibleValuesParser::new(conformance::names()))]
         only: Vec<String>,
+        /// What cannot run because something is missing has failed.
+        #[arg(long)]
+        require: bool,
     },
 }
 
@@ -125,7 +129,7 @@ pub fn run(cli: Cli) -> ExitCode {
             Ok(Err(error)) => Err(chain(&error)),
             Err(why) => Err(why),
         },
-        Command::Conformance { only } => match conformance::run(&only) {
+        Command::Conformance { only, require } => match conformance::run(&only, require) {
             Ok(true) => Ok(()),
             // The table has said what.
             Ok(false) => return ExitCode::FAILURE,

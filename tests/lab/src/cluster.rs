@@ -463,9 +463,9 @@ impl Lab {
 
     /// Ends the lab: everything is closed, `ready` and the control socket are gone. A second call does nothing.
     pub fn stop(&self) {
-        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(control) = control else { return };
-        control.abort();
+        if let Some(control) = self.control.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            control.abort();
+        }
         self.talos.stop();
         self.kube.stop();
         self.registry.stop();

@@ -265,10 +265,11 @@ impl Drain<'_> {
         let mut pause = FIRST_PAUSE;
         while !self.gone(pod) && !self.terminating(pod) {
             let eviction = {
-                let _turn = self.servers.evictions().turn(&pod.namespace).await;
+                let Some(object) = self.present.borrow().get(&pod.uid).cloned() else { break };
+                let _turn = self.servers.evictions().turn(&object).await;
                 // The semaphore is never closed.
                 let _slot = self.slots.acquire().await;
-                if self.gone(pod) {
+                if self.gone(pod) || self.terminating(pod) {
                     break;
                 }
                 evict(self.servers, self.permits, pod).await

@@ -24,27 +24,37 @@ impl fmt::Display for Backend {
     }
 }
 
-/// What a suite needs besides cargo.
+/// What is real in a suite, and so has to be there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Needs {
+    /// Nothing is.
     Nothing,
-    Kubernetes,
+    /// Kubernetes, and these programs beside it.
+    Kubernetes(&'static [&'static str]),
+    /// The registry; Kubernetes is simulated.
     Registry,
 }
 
-/// How a suite is run on a backend.
+/// How a suite is run.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum How {
-    /// Tests: package, what of it, and their names' parts.
-    Tests { target: &'static [&'static str], filter: &'static [&'static str], needs: Needs },
+    /// The tests of a target whose names contain one of these.
+    Tests { target: &'static [&'static str], filter: &'static [&'static str] },
     /// The demo.
     Demo,
-    /// Not at all, for that reason.
-    Not(&'static str),
+}
+
+/// Whether a suite is run on a backend.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Plan {
+    /// So, if what it needs is there.
+    Run(How, Needs),
+    /// Never, for that reason.
+    Never(&'static str),
 }
 
 /// The variable that names the real registry's program.
-pub(super) const REGISTRY_VARIABLE: &str = "TALOS_GHCR_REGISTRY_BINARY";
+pub const REGISTRY_VARIABLE: &str = "TALOS_GHCR_REGISTRY_BINARY";
 
 /// A suite.
 pub(super) struct Suite {
@@ -53,7 +63,7 @@ pub(super) struct Suite {
     /// What it is about.
     pub of: &'static str,
     /// Where it runs.
-    pub on: &'static [(Backend, How)],
+    pub on: &'static [(Backend, Plan)],
 }
 
 const ACCEPTANCE: &[&str] = &["-p", "coordinator", "--test", "acceptance"];
@@ -64,37 +74,42 @@ const LEASES_AND_FENCES: &[&str] =
     &["::l0", "::l1", "::l2", "::l3", "_l0", "_l1", "_l2", "_l3", "::f0", "::f1", "::f2", "_f0", "_f1", "_f2", "::o01"];
 
 /// All of them.
-pub(super) const SUITES: [Suite; 8] = [
+pub(super) const SUITES: &[Suite] = &[
     Suite {
         name: "behaviours",
         of: "leases, fences and the endpoint node last (L, F, O01)",
         on: &[
             (Backend::Simulated, tests(ACCEPTANCE, LEASES_AND_FENCES, Needs::Nothing)),
-            (Backend::Real, tests(ACCEPTANCE, LEASES_AND_FENCES, Needs::Kubernetes)),
+            (Backend::Real, tests(ACCEPTANCE, LEASES_AND_FENCES, Needs::Kubernetes(&[]))),
         ],
     },
     Suite {
         name: "demo",
         of: "a whole roll, and a second run that writes nothing",
-        on: &[(Backend::Simulated, How::Demo), (Backend::Real, How::Demo)],
+        on: &[
+            (Backend::Simulated, Plan::Run(How::Demo, Needs::Nothing)),
+            (Backend::Real, Plan::Run(How::Demo, Needs::Kubernetes(&[]))),
+        ],
     },
     Suite {
         name: "recordings",
         of: "recorded answers of a real API server, asked again",
         on: &[
             (Backend::Simulated, tests(LAB, &["replay::"], Needs::Nothing)),
-            (Backend::Real, tests(CONFORMANCE, &["replay::"], Needs::Kubernetes)),
+            (Backend::Real, tests(CONFORMANCE, &["replay::"], Needs::Kubernetes(&[]))),
         ],
     },
     Suite {
         name: "traps",
-        of: "answers of a real API server that surprise",
+        of: "what a real API server does that surprises its clients",
         on: &[
             (
                 Backend::Simulated,
-                How::Not("the recordings hold the lab to the same answers; a test of it here would test the lab alone"),
+                Plan::Never(
+                    "the lab has no etcd to freeze or to compact, and no two writers that collide; the rest is in `recordings`",
+                ),
             ),
-            (Backend::Real, tests(CONFORMANCE, &["traps::"], Needs::Kubernetes)),
+            (Backend::Real, tests(CONFORMANCE, &["traps::", "drain::"], Needs::Kubernetes(&["kubectl"]))),
         ],
     },
     Suite {
@@ -103,22 +118,27 @@ pub(super) const SUITES: [Suite; 8] = [
         on: &[
             (
                 Backend::Simulated,
-                How::Not("in `behaviours`; the lab knows rules only, no roles, bindings or names in them"),
+                Plan::Never(
+                    "the lab knows rules, but no roles, bindings or names in them; those rules are in `behaviours`",
+                ),
             ),
-            (Backend::Real, tests(CONFORMANCE, &["rights::"], Needs::Kubernetes)),
+            (Backend::Real, tests(CONFORMANCE, &["rights::"], Needs::Kubernetes(&["kubectl"]))),
         ],
     },
     Suite {
         name: "others",
-        of: "kubectl, client-go and the old script beside us, evictions beside each other (F03, F06, F07, A02, D09, L28)",
+        of: "kubectl, client-go's leader election and the old script beside us (F03, F06, F07, A02, L28)",
         on: &[
             (
                 Backend::Simulated,
-                How::Not(
-                    "kubectl and client-go ask for discovery, which the lab does not play; its own hand does their deeds there",
+                Plan::Never(
+                    "the lab answers only what the product asks; its own hand does the same deeds in `behaviours`",
                 ),
             ),
-            (Backend::Real, tests(CONFORMANCE, &["operator::", "election::", "drain::"], Needs::Kubernetes)),
+            (
+                Backend::Real,
+                tests(CONFORMANCE, &["operator::", "election::"], Needs::Kubernetes(&["kubectl", "leader-election"])),
+            ),
         ],
     },
     Suite {
@@ -136,47 +156,98 @@ pub(super) const SUITES: [Suite; 8] = [
             (Backend::Simulated, tests(LAB, &["w07"], Needs::Nothing)),
             (
                 Backend::Real,
-                How::Not("needs a Talos cluster: make conformance-talos (tests/conformance/talos/README.md)"),
+                Plan::Never("needs a Talos cluster: make conformance-talos (tests/conformance/talos/README.md)"),
             ),
         ],
     },
 ];
 
-const fn tests(target: &'static [&'static str], filter: &'static [&'static str], needs: Needs) -> How {
-    How::Tests { target, filter, needs }
+const fn tests(target: &'static [&'static str], filter: &'static [&'static str], needs: Needs) -> Plan {
+    Plan::Run(How::Tests { target, filter }, needs)
 }
 
-impl How {
-    /// Why it cannot be run here.
-    pub fn missing(&self, backend: Backend) -> Option<String> {
+impl Needs {
+    /// What of it is not there.
+    pub fn missing(self) -> Option<String> {
         match self {
-            Self::Not(why) => Some((*why).to_owned()),
-            Self::Tests { needs: Needs::Kubernetes, .. } => Programs::find().err().map(|missing| missing.to_string()),
-            Self::Demo if backend == Backend::Real => Programs::find().err().map(|missing| missing.to_string()),
-            Self::Tests { needs: Needs::Registry, .. } if std::env::var_os(REGISTRY_VARIABLE).is_none() => {
-                Some(format!("{REGISTRY_VARIABLE} is not set: `make conformance` builds it"))
+            Self::Nothing => None,
+            Self::Kubernetes(more) => {
+                Programs::find().and_then(|programs| programs.with(more)).err().map(|missing| missing.to_string())
             }
-            Self::Tests { .. } | Self::Demo => None,
+            Self::Registry => std::env::var_os(REGISTRY_VARIABLE)
+                .is_none_or(|path| path.is_empty())
+                .then(|| format!("{REGISTRY_VARIABLE} is not set: `make conformance` builds it where Go is installed")),
         }
     }
 
+    /// Who plays Kubernetes.
+    fn kubernetes(self) -> Backend {
+        if matches!(self, Self::Kubernetes(_)) { Backend::Real } else { Backend::Simulated }
+    }
+}
+
+impl How {
     /// How it is run. Cargo has built everything before.
-    pub fn command(&self, backend: Backend) -> Command {
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut command = Command::new(cargo);
-        match self {
-            Self::Tests { target, filter, .. } => {
-                command.args(["test", "--locked"]).args(*target).arg("--").args(*filter);
+    pub fn command(self, needs: Needs) -> Command {
+        let kubernetes = needs.kubernetes().to_string();
+        let mut command = match self {
+            Self::Tests { target, filter } => {
+                let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+                command.args(["test", "--locked"]).args(target).arg("--").args(filter);
                 // Two cores: a test is several processes, and a real cluster six more.
                 command.args(["--test-threads", "2"]);
+                command
             }
-            Self::Demo | Self::Not(_) => {
-                command = Command::new(std::env::current_exe().unwrap_or_else(|_| "talos-ghcr-lab".into()));
-                let product = std::env::current_exe().unwrap_or_default().with_file_name("talos-ghcr");
-                command.arg("demo").arg("--product").arg(product).arg("--kubernetes").arg(backend.to_string());
+            Self::Demo => {
+                let lab = std::env::current_exe().unwrap_or_else(|_| "talos-ghcr-lab".into());
+                let mut command = Command::new(&lab);
+                command.arg("demo").arg("--product").arg(lab.with_file_name("talos-ghcr"));
+                command.args(["--kubernetes", &kubernetes]);
+                command
             }
-        }
-        command.env(KUBERNETES_VARIABLE, backend.to_string());
+        };
+        command.env(KUBERNETES_VARIABLE, kubernetes);
         command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// What a module of the conformance tests is for when it holds no test.
+    const HELPERS: [&str; 3] = ["harness", "kubectl", "scene"];
+    /// Asked for by a target of its own.
+    const APART: [&str; 1] = ["talos"];
+
+    #[test]
+    fn every_module_of_the_conformance_tests_is_in_a_suite() {
+        let main = Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/main.rs");
+        let text = std::fs::read_to_string(main).unwrap();
+        let modules = text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+        let filters: Vec<&str> = SUITES
+            .iter()
+            .flat_map(|suite| suite.on)
+            .filter_map(|(_, plan)| match plan {
+                Plan::Run(How::Tests { target, filter }, _) if *target == CONFORMANCE => Some(*filter),
+                _ => None,
+            })
+            .flatten()
+            .copied()
+            .collect();
+        for module in modules.filter(|module| !HELPERS.contains(module) && !APART.contains(module)) {
+            assert!(filters.contains(&format!("{module}::").as_str()), "{module} is in no suite");
+        }
+    }
+
+    #[test]
+    fn the_documentation_names_every_suite() {
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/conformance.md");
+        let text = std::fs::read_to_string(docs).unwrap();
+        for suite in SUITES {
+            assert!(text.contains(&format!("| `{}` |", suite.name)), "{} is not in docs/conformance.md", suite.name);
+        }
     }
 }

@@ -10,14 +10,29 @@ use super::suites::Backend;
 pub(super) enum Cell {
     /// So many tests.
     Ran { passed: u32, failed: u32 },
-    /// For that reason.
-    CannotRun(String),
+    /// Not here: something is missing.
+    Missing(String),
+    /// Nowhere, for that reason.
+    Never(&'static str),
 }
 
 impl Cell {
     /// Whether anything is wrong.
-    pub fn failed(&self) -> bool {
-        matches!(self, Self::Ran { failed, .. } if *failed > 0)
+    pub fn failed(&self, require: bool) -> bool {
+        match self {
+            Self::Ran { failed, .. } => *failed > 0,
+            Self::Missing(_) => require,
+            Self::Never(_) => false,
+        }
+    }
+
+    /// Why it did not run.
+    fn why(&self) -> Option<&str> {
+        match self {
+            Self::Ran { .. } => None,
+            Self::Missing(why) => Some(why),
+            Self::Never(why) => Some(why),
+        }
     }
 }
 
@@ -41,14 +56,14 @@ pub(super) fn result_of(line: &str) -> Option<(u32, u32)> {
 }
 
 /// All rows, what each suite is about, and the reasons.
-pub(super) fn render(rows: &[Row]) -> String {
+pub(super) fn render(rows: &[Row], require: bool) -> String {
     let mut text = String::from("\n=== conformance\n\n");
     // Writing into a string cannot fail.
-    let _ = write_table(&mut text, rows);
+    let _ = write_table(&mut text, rows, require);
     text.trim_end().to_owned()
 }
 
-fn write_table(text: &mut String, rows: &[Row]) -> std::fmt::Result {
+fn write_table(text: &mut String, rows: &[Row], require: bool) -> std::fmt::Result {
     writeln!(text, "{:<12} {:<10} {:>7} {:>7} {:>8}   WHAT", "SUITE", "BACKEND", "PASSED", "FAILED", "TOOK")?;
     let mut before = "";
     for row in rows {
@@ -56,27 +71,23 @@ fn write_table(text: &mut String, rows: &[Row]) -> std::fmt::Result {
         before = row.suite;
         let (passed, failed) = match &row.cell {
             Cell::Ran { passed, failed } => (passed.to_string(), failed.to_string()),
-            Cell::CannotRun(_) => ("-".to_owned(), "-".to_owned()),
+            Cell::Missing(_) | Cell::Never(_) => ("-".to_owned(), "-".to_owned()),
         };
         let took = match &row.cell {
             Cell::Ran { .. } => format!("{} s", row.took.as_secs()),
-            Cell::CannotRun(_) => "-".to_owned(),
+            Cell::Missing(_) | Cell::Never(_) => "-".to_owned(),
         };
         let line = format!("{suite:<12} {:<10} {passed:>7} {failed:>7} {took:>8}   {of}", row.backend.to_string());
         writeln!(text, "{}", line.trim_end())?;
     }
-    let cannot = rows.iter().filter_map(|row| match &row.cell {
-        Cell::CannotRun(why) => Some((row, why)),
-        Cell::Ran { .. } => None,
-    });
-    let cannot: Vec<_> = cannot.collect();
+    let cannot: Vec<_> = rows.iter().filter_map(|row| Some((row, row.cell.why()?))).collect();
     if !cannot.is_empty() {
         writeln!(text, "\nCannot run:")?;
         for (row, why) in cannot {
             writeln!(text, "  {}, {}: {why}", row.suite, row.backend)?;
         }
     }
-    let failed: Vec<_> = rows.iter().filter(|row| row.cell.failed()).collect();
+    let failed: Vec<_> = rows.iter().filter(|row| row.cell.failed(require)).collect();
     match failed.as_slice() {
         [] => writeln!(text, "\nNothing failed."),
         failed => {
@@ -104,12 +115,13 @@ mod tests {
         let rows = [
             row("a", Backend::Simulated, Cell::Ran { passed: 3, failed: 0 }),
             row("a", Backend::Real, Cell::Ran { passed: 2, failed: 1 }),
-            row("b", Backend::Real, Cell::CannotRun("no such thing".into())),
+            row("b", Backend::Real, Cell::Missing("no such thing".into())),
         ];
-        let text = render(&rows);
+        let text = render(&rows, false);
         assert!(text.contains("a            simulated        3       0     75 s   of it\n"), "{text}");
         assert!(text.contains("             real             2       1     75 s\n"), "{text}");
         assert!(text.contains("  b, real: no such thing\n") && text.ends_with("FAILED: a (real)"), "{text}");
-        assert!(render(&rows[..1]).ends_with("Nothing failed."));
+        assert!(render(&rows, true).ends_with("FAILED: a (real), b (real)"), "what is missing was required");
+        assert!(render(&rows[..1], false).ends_with("Nothing failed."));
     }
 }

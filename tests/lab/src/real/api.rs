@@ -1,6 +1,7 @@
 //! The lab's own requests to a real API server, as an administrator.
 
 use std::io;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt as _, TryStreamExt as _};
 use http::header::{CONTENT_TYPE, HeaderMap};
@@ -8,11 +9,16 @@ use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use serde_json::{Value, json};
+use talos_proto::clock::Clock;
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tokio_util::io::StreamReader;
 
 use super::https::Https;
 use crate::kube::kind::Kind;
+
+/// No answer takes longer: etcd may be frozen, and a server then gives up after 34 s or 60 s (talos-ghcr's recordings 302
+/// to 309).
+const LONGEST: Duration = Duration::from_secs(90);
 
 /// JSON.
 pub const JSON: &str = "application/json";
@@ -102,9 +108,11 @@ impl Api {
     /// # Errors
     /// When there is no answer, or it breaks off.
     pub async fn ask(&self, method: Method, path: &str, content_type: &str, body: String) -> io::Result<Reply> {
-        let response = self.send(method, path, content_type, body).await?;
-        let (head, body) = response.into_parts();
-        let bytes = body.collect().await.map_err(io::Error::other)?.to_bytes();
+        let whole = async {
+            let (head, body) = self.send(method, path, content_type, body).await?.into_parts();
+            Ok::<_, io::Error>((head, body.collect().await.map_err(io::Error::other)?.to_bytes()))
+        };
+        let (head, bytes) = Clock::system().timeout(LONGEST, whole).await.map_err(io::Error::other)??;
         let text = String::from_utf8(bytes.to_vec()).map_err(io::Error::other)?;
         Ok(Reply { code: head.status.as_u16(), headers: head.headers, text })
     }

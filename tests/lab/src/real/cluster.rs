@@ -86,8 +86,9 @@ pub struct Cluster {
     ca: Ca,
     clock: Clock,
     runtime: Handle,
-    /// etcd, the lab's own API server, the controllers: in the order in which they end.
-    programs: Mutex<Vec<Process>>,
+    controllers: Process,
+    etcd: Process,
+    own_server: Process,
     tasks: Mutex<Vec<AbortHandle>>,
 }
 
@@ -119,17 +120,17 @@ impl Cluster {
         let files = (&ca, &certificate, &proxy);
         let servers =
             Servers::new(options.programs.clone(), &dir, network.etcd(), files, options.flags).map_err(failed)?;
-        let mut programs = vec![servers.etcd().map_err(failed)?, servers.api_server("lab", own).map_err(failed)?];
+        let (etcd, own_server) = (servers.etcd().map_err(failed)?, servers.api_server("lab", own).map_err(failed)?);
 
         let admin = https::client(ca.cert_pem(), Some(&ca.client("lab", &["system:masters"])))?;
         let api = Api::new(admin, format!("https://{own}:{REAL_PORT}"));
         let clock = Clock::system();
-        until_ready(&api, &programs, &clock, servers.path("kube-apiserver-lab.log")).await?;
+        until_ready(&api, &[&etcd, &own_server], &clock, servers.path("kube-apiserver-lab.log")).await?;
         let kubeconfig = servers.path("controllers.kubeconfig");
         let controllers = ca.client("system:kube-controller-manager", &[]);
         let text = files::kubeconfig(&format!("https://{own}:{REAL_PORT}"), &ca, &controllers);
         files::write_private(&kubeconfig, &text).map_err(failed)?;
-        programs.insert(0, servers.controllers(&kubeconfig).map_err(failed)?);
+        let controllers = servers.controllers(&kubeconfig).map_err(failed)?;
         workload::create(&api, options.machines.iter().filter(|machine| !machine.control_plane).count()).await?;
 
         let identity = proxy.client(PROXY, &[]);
@@ -154,8 +155,21 @@ impl Cluster {
             let run = Arc::clone(kubelet).run(api.clone(), Arc::clone(&pods), options.pace, clock.clone());
             tasks.push(tokio::spawn(run).abort_handle());
         }
-        let (programs, tasks, runtime) = (Mutex::new(programs), Mutex::new(tasks), Handle::current());
-        Ok(Arc::new(Self { servers, members, kubelets, nodes, api, ca, clock, runtime, programs, tasks }))
+        let (tasks, runtime) = (Mutex::new(tasks), Handle::current());
+        Ok(Arc::new(Self {
+            servers,
+            members,
+            kubelets,
+            nodes,
+            api,
+            ca,
+            clock,
+            runtime,
+            controllers,
+            etcd,
+            own_server,
+            tasks,
+        }))
     }
 
     /// The authority of the API servers' and clients' certificates.
@@ -204,10 +218,7 @@ impl Cluster {
 
     /// Stops etcd in the middle of whatever it does, or lets it go on: every request that needs it hangs meanwhile.
     pub fn freeze_etcd(&self, freeze: bool) {
-        // The last but one to end: controllers, etcd, the lab's own API server.
-        if let Some(etcd) = lock(&self.programs).get(1) {
-            if freeze { etcd.freeze() } else { etcd.thaw() }
-        }
+        if freeze { self.etcd.freeze() } else { self.etcd.thaw() }
     }
 
     /// The API servers of control planes that are ready now, and the lab's own.
@@ -241,7 +252,7 @@ impl Cluster {
         for member in self.members.values() {
             member.stop();
         }
-        for program in lock(&self.programs).drain(..) {
+        for program in [&self.controllers, &self.own_server, &self.etcd] {
             program.kill();
         }
     }
@@ -260,13 +271,13 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Waits until an API server says that it is ready, as long as these programs run.
 pub(super) async fn until_ready(
     api: &Api,
-    programs: &[Process],
+    programs: &[&Process],
     clock: &Clock,
     log: PathBuf,
 ) -> Result<(), StartError> {
     let start = clock.now();
     while !api.get("/readyz").await.is_ok_and(|reply| reply.is_ok()) {
-        if let Some(how) = programs.iter().find_map(Process::ended) {
+        if let Some(how) = programs.iter().find_map(|program| program.ended()) {
             return Err(StartError::Ended(how));
         }
         if clock.now().since(start) > START {

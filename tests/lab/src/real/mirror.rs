@@ -81,7 +81,11 @@ impl Mirror {
 
     async fn once(&self, api: &Api) -> std::io::Result<()> {
         let path = collection(self.kind, "");
-        let list = api.get(&path).await?.json();
+        let reply = api.get(&path).await?;
+        if !reply.is_ok() {
+            return Err(std::io::Error::other(reply.text));
+        }
+        let list = reply.json();
         let from = list["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
         let items: Vec<Value> = list["items"].as_array().cloned().unwrap_or_default();
         let gone: Vec<_> = {

@@ -12,7 +12,7 @@ mod member;
 mod mirror;
 mod objects;
 pub mod plane;
-pub(crate) mod process;
+pub mod process;
 pub mod programs;
 mod rights;
 mod scheduler;

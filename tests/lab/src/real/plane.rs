@@ -65,9 +65,7 @@ impl ControlPlane {
         let program = self.servers.api_server(&name, self.address(index));
         let program = program.map_err(|error| StartError::Program(self.folder.clone(), error))?;
         let log = self.servers.path(&format!("kube-apiserver-{name}.log"));
-        let programs = [program];
-        until_ready(&self.api(index)?, &programs, &self.clock, log).await?;
-        let [program] = programs;
+        until_ready(&self.api(index)?, &[&program], &self.clock, log).await?;
         self.api_servers().insert(index, program);
         Ok(())
     }

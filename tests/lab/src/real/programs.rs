@@ -40,6 +40,7 @@ fn hint(program: &str) -> &'static str {
             ". setup-envtest does not bring it: put the one of the same version from the Kubernetes release \
              (https://dl.k8s.io/VERSION/bin/linux/amd64/kube-controller-manager) beside the others"
         }
+        "leader-election" => ". Build it from tests/conformance/kubernetes/leader-election",
         _ => "",
     }
 }
@@ -58,6 +59,17 @@ impl Programs {
         match NEEDED.iter().find(|program| !folder.join(program).is_file()) {
             Some(program) => Err(Missing::Program { folder, program }),
             None => Ok(Self(folder)),
+        }
+    }
+
+    /// The same, if these are in it as well.
+    ///
+    /// # Errors
+    /// [`Missing::Program`].
+    pub fn with(self, more: &[&'static str]) -> Result<Self, Missing> {
+        match more.iter().find(|program| !self.path(program).is_file()) {
+            Some(program) => Err(Missing::Program { folder: self.0, program }),
+            None => Ok(self),
         }
     }
 
@@ -89,6 +101,9 @@ mod tests {
         let why = Programs::named(folder()).unwrap_err().to_string();
         assert!(why.contains("has no kube-controller-manager") && why.contains("setup-envtest"), "{why}");
         std::fs::write(dir.path().join("kube-controller-manager"), "").unwrap();
-        assert_eq!(Programs::named(folder()).unwrap().path("etcd"), dir.path().join("etcd"));
+        let programs = Programs::named(folder()).unwrap();
+        assert_eq!(programs.path("etcd"), dir.path().join("etcd"));
+        assert!(programs.clone().with(&["kubectl"]).is_ok());
+        assert!(programs.with(&["leader-election"]).unwrap_err().to_string().contains("Build it from"));
     }
 }

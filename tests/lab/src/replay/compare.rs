@@ -85,8 +85,26 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, expected: &T) ->
 
 /// Takes out what no two servers can have in common.
 fn normalise(value: &mut Value, names: &Names) {
-    const VARIABLE: [&str; 6] =
-        ["continue", "creationTimestamp", "deletionTimestamp", "lastTransitionTime", "resourceVersion", "uid"];
+    const VARIABLE: [&str; 17] = [
+        "continue",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "lastTransitionTime",
+        "resourceVersion",
+        "uid",
+        // Of /version: what was built, when, where and with what.
+        "buildDate",
+        "emulationMajor",
+        "emulationMinor",
+        "gitCommit",
+        "gitVersion",
+        "goVersion",
+        "major",
+        "minCompatibilityMajor",
+        "minCompatibilityMinor",
+        "minor",
+        "platform",
+    ];
     match value {
         Value::Object(all) => {
             all.shift_remove("managedFields");

@@ -1,0 +1,34 @@
+# Sourced by the build.sh of the Go modules beside it.
+#
+# cached_build FOLDER NAME VERSION INSTEAD LDFLAGS PACKAGE...
+# Builds the packages of the module in the current directory into FOLDER/NAME-VERSION-HASH, unless they are there, and
+# sets `built` to that folder. HASH is of everything that the result depends on. INSTEAD is what to do without Go.
+# Several may build at once: each builds for itself, and the first one's result stands.
+cached_build() {
+  folder=$1 name=$2 version=$3 instead=$4 ldflags=$5
+  shift 5
+  command -v go >/dev/null || {
+    echo "build.sh: Go is not installed. Get it from https://go.dev/dl (the version that go.mod names, or newer), or $instead" >&2
+    exit 2
+  }
+  hash=$({ cat ../cached-build.sh build.sh go.mod go.sum; find . -name '*.go' | LC_ALL=C sort | xargs cat; go env GOVERSION GOOS GOARCH; } | sha256sum | cut -c1-12)
+  built=$folder/$name-$version-$hash
+  if [ ! -d "$built" ]; then
+    new=$(mktemp -d "$folder/.building-XXXXXX")
+    trap 'rm -rf "$new"' EXIT
+    echo "building $name $version into $built" >&2
+    # Always these flags: with others nothing is shared and everything is compiled again. No commit goes into it.
+    CGO_ENABLED=0 go build -mod=readonly -buildvcs=false -p 2 -trimpath -ldflags "-s -w $ldflags" -o "$new/" "$@" >&2
+    after_build "$new"
+    # Under its name only when it is whole; somebody else's is as good.
+    mv -T "$new" "$built" 2>/dev/null || [ -d "$built" ]
+  fi
+}
+
+# What is left to do in the new folder before it gets its name; a build.sh may define its own.
+after_build() { :; }
+
+# absolute FOLDER: makes it, and gives its whole path.
+absolute() {
+  mkdir -p "$1" && (cd "$1" && pwd)
+}
