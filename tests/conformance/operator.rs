@@ -112,7 +112,7 @@ async fn f07_a_fence_that_kubectl_changes_in_the_drain_is_no_longer_ours() {
     (fence["holder"], fence["lease"], fence["epoch"]) = (json!(OTHER), json!("default/another-rollout"), json!(7));
     kubectl.ok(&["annotate", "node", "worker-1", "--overwrite", &format!("{FENCE}={fence}")]).await;
     let_go(&kubectl, 1).await;
-    let stopped = ended(child).await.expect(4);
+    let stopped = ended(child).await.expect(1);
     assert!(stopped.json()["left"]["worker-1"].to_string().contains("fence"), "{:#}", stopped.json());
     let node = bed.truth_of("worker-1");
     assert_eq!((node.boots, node.cri_loaded, node.cordoned), (0, Held::Old, true), "nothing is undone");
