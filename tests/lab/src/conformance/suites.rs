@@ -64,13 +64,21 @@ const LEASES_AND_FENCES: &[&str] =
     &["::l0", "::l1", "::l2", "::l3", "_l0", "_l1", "_l2", "_l3", "::f0", "::f1", "::f2", "_f0", "_f1", "_f2", "::o01"];
 
 /// All of them.
-pub(super) const SUITES: [Suite; 8] = [
+pub(super) const SUITES: [Suite; 9] = [
     Suite {
         name: "behaviours",
         of: "leases, fences and the endpoint node last (L, F, O01)",
         on: &[
             (Backend::Simulated, tests(ACCEPTANCE, LEASES_AND_FENCES, Needs::Nothing)),
             (Backend::Real, tests(ACCEPTANCE, LEASES_AND_FENCES, Needs::Kubernetes)),
+        ],
+    },
+    Suite {
+        name: "deaths",
+        of: "a run that dies at any sort of request, and the next one that finishes (X); eight of the points on real",
+        on: &[
+            (Backend::Simulated, tests(ACCEPTANCE, &["deaths::"], Needs::Nothing)),
+            (Backend::Real, tests(ACCEPTANCE, &["deaths::"], Needs::Kubernetes)),
         ],
     },
     Suite {
