@@ -58,18 +58,47 @@ pub async fn check(
         Ok(name) => Pull::Proved(name),
         Err(error) => match error.why {
             Why::NoPermit(no) => return Err(no),
-            Why::Deadline { after } => Pull::Failed(format!(
-                "no answer to a pull of {image} within {after:.0?}: the credential is refused, or {host} cannot be reached from the node"
-            )),
-            Why::NotFound => Pull::Failed(format!("{host} says that {image} does not exist")),
-            // Its words can hold the credential (Talos PrepareAuth puts it into its error text).
-            why => Pull::Failed(format!("the pull of {image} failed: {why}")),
+            why => match landed(node, modern, &before, image, &why).await {
+                Some(name) => Pull::Proved(name),
+                None => Pull::Failed(say(host, image, why)),
+            },
         },
     };
     if modern {
         tidy(node, permits, &before, image, &pull).await?;
     }
     Ok(pull)
+}
+
+/// The name that a pull added whose reply is lost. It was not there before and only a pull with the configured credential
+/// puts it there: what can be seen on the node is as good as the reply.
+async fn landed(node: &Node, modern: bool, before: &[String], image: &str, why: &Why) -> Option<String> {
+    if !matches!(why, Why::Broken { .. } | Why::Deadline { .. } | Why::TargetUnreachable { .. } | Why::Reply { .. }) {
+        return None;
+    }
+    let now = if modern { node.system_images().await } else { node.system_images_before_1_13().await };
+    let mut added: Vec<String> = now.ok()?.into_iter().filter(|name| !before.contains(name)).collect();
+    let place = added.iter().position(|name| name == image)?;
+    let pinned = added.iter().position(|name| {
+        name.split_once('@').is_some_and(|(repository, _)| image.strip_prefix(repository).is_some_and(is_reference))
+    });
+    Some(added.swap_remove(pinned.unwrap_or(place)))
+}
+
+/// What follows the repository in an image's name.
+fn is_reference(rest: &str) -> bool {
+    rest.is_empty() || ((rest.starts_with(':') || rest.starts_with('@')) && !rest.contains('/'))
+}
+
+fn say(host: &RegistryHost, image: &str, why: Why) -> String {
+    match why {
+        Why::Deadline { after } => format!(
+            "no answer to a pull of {image} within {after:.0?}: the credential is refused, or {host} cannot be reached from the node"
+        ),
+        Why::NotFound => format!("{host} says that {image} does not exist"),
+        // Its words can hold the credential (Talos PrepareAuth puts it into its error text).
+        why => format!("the pull of {image} failed: {why}"),
+    }
 }
 
 /// Removes what a pull added. A name that stays is not worth a failure: it costs the node nothing but the name.

@@ -181,3 +181,16 @@ async fn w08_a_pull_with_a_refused_credential_has_its_own_deadline_and_is_tried_
     let cases = [("canary", canary.boxed()), ("unproved", unproved.boxed())];
     side_by_side(cases.into_iter().map(|(name, case)| (name.to_owned(), case)).collect()).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn x03_a_pull_whose_reply_is_lost_is_proved_by_what_is_on_the_node_then() {
+    let bed = two_workers().await;
+    bed.lab.node("worker-1").set_reply_lost_once("Pull");
+    let done = bed.run(&["-n", "worker-1"]).await.expect(0);
+    assert!(done.stderr.contains("canary: pull proved"), "{}", done.stderr);
+    let record = bed.truth_of("worker-1").record.expect("a record");
+    assert_eq!((&record["state"], &record["pull"]), (&json!("proved"), &json!("proved")));
+    assert_eq!(requests(&bed, "Pull", "worker-1").len(), 1, "it is asked for once");
+    let left = bed.lab.node("worker-1").images(Namespace::System);
+    assert_eq!(left, Vec::<String>::new(), "every name that it added is removed");
+}
