@@ -18,6 +18,7 @@ struct Row {
     points: u32,
     same_run: u32,
     next_run: u32,
+    gave_up: u32,
     unhurt: u32,
     refused: Vec<String>,
     failed: Vec<String>,
@@ -47,6 +48,7 @@ impl Queue {
         match outcome {
             Ok(Outcome::SameRun) => row.same_run += 1,
             Ok(Outcome::NextRun) => row.next_run += 1,
+            Ok(Outcome::GaveUp(_)) => row.gave_up += 1,
             Ok(Outcome::Refused(step)) => row.refused.push(format!("{death}, {at}: {step}")),
             Ok(Outcome::Unhurt) => {
                 row.unhurt += 1;
@@ -77,7 +79,7 @@ pub async fn run(cases: Vec<(Death, At)>, at_once: usize) {
                 let Some((death, at)) = lock(&queue).next() else { return };
                 let begun = Instant::now();
                 let outcome = tokio::spawn(Box::pin(suffer(death, at.clone()))).await;
-                let outcome = outcome.map_err(|error| panic_text(error));
+                let outcome = outcome.map_err(panic_text);
                 println!("{death}, {at}: {} after {:.1} s", word(&outcome), begun.elapsed().as_secs_f64());
                 lock(&queue).note(death, &at, outcome);
             }
@@ -97,6 +99,7 @@ fn word(outcome: &Result<Outcome, String>) -> String {
         Ok(Outcome::Unhurt) => "unhurt".to_owned(),
         Ok(Outcome::SameRun) => "finished by itself".to_owned(),
         Ok(Outcome::NextRun) => "finished by the next run".to_owned(),
+        Ok(Outcome::GaveUp(why)) => format!("ended itself ({why}), finished by the next run"),
         Ok(Outcome::Refused(step)) => format!("refused: {step}"),
         Err(why) => format!("FAILED: {why}"),
     }
@@ -104,17 +107,17 @@ fn word(outcome: &Result<Outcome, String>) -> String {
 
 fn table(rows: &BTreeMap<String, Row>) -> String {
     let mut text = format!(
-        "{:<26} {:>6} {:>9} {:>9} {:>9} {:>7} {:>7} {:>7}\n",
-        "DEATH", "POINTS", "CONVERGED", "SAME RUN", "NEXT RUN", "UNHURT", "REFUSED", "FAILED"
+        "{:<26} {:>6} {:>9} {:>9} {:>9} {:>8} {:>7} {:>7} {:>7}\n",
+        "DEATH", "POINTS", "CONVERGED", "SAME RUN", "NEXT RUN", "GAVE UP", "UNHURT", "REFUSED", "FAILED"
     );
     let ordered = Death::ALL.iter().filter_map(|death| rows.get_key_value(&death.to_string()));
     for (name, row) in ordered {
-        let Row { points, same_run, next_run, unhurt, refused, failed } = row;
+        let Row { points, same_run, next_run, gave_up, unhurt, refused, failed } = row;
         // Writing into a string cannot fail.
         let _ = writeln!(
             text,
-            "{name:<26} {points:>6} {:>9} {same_run:>9} {next_run:>9} {unhurt:>7} {:>7} {:>7}",
-            same_run + next_run + unhurt,
+            "{name:<26} {points:>6} {:>9} {same_run:>9} {next_run:>9} {gave_up:>8} {unhurt:>7} {:>7} {:>7}",
+            same_run + next_run + gave_up + unhurt,
             refused.len(),
             failed.len()
         );
