@@ -21,16 +21,32 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Removing a name may take that long.
 const REMOVE: Duration = Duration::from_secs(8);
 
+/// Why a pull has no result.
+#[derive(Debug)]
+pub enum NoResult {
+    /// The lease does not allow it now.
+    NoPermit(NoPermit),
+    /// The node was not reached, or the connection broke and nothing was pulled: it says nothing of the credential, and
+    /// asking again may help.
+    Unreached(String),
+}
+
+impl From<NoPermit> for NoResult {
+    fn from(no: NoPermit) -> Self {
+        Self::NoPermit(no)
+    }
+}
+
 /// Pulls the first of `images` whose registry is among the desired hosts.
 ///
 /// # Errors
-/// [`NoPermit`] when the lease does not allow it now; everything else is a [`Pull`].
+/// [`NoResult`]; everything that the node or the registry says is a [`Pull`].
 pub async fn check(
     node: &Node,
     permits: &dyn Permits,
     facts: &Facts,
     image: Option<(&RegistryHost, &str)>,
-) -> Result<Pull, NoPermit> {
+) -> Result<Pull, NoResult> {
     let Some((host, image)) = image else {
         return Ok(Pull::Unprovable("no --image was given".into()));
     };
@@ -41,6 +57,7 @@ pub async fn check(
     let before = if modern { node.system_images().await } else { node.system_images_before_1_13().await };
     let before = match before {
         Ok(names) => names,
+        Err(error) if is_unreached(&error.why) => return Err(NoResult::Unreached(chain(&error))),
         Err(error) => return Ok(Pull::Failed(chain(&error))),
     };
     if before.iter().any(|name| name == image) {
@@ -57,9 +74,10 @@ pub async fn check(
     let pull = match answer {
         Ok(name) => Pull::Proved(name),
         Err(error) => match error.why {
-            Why::NoPermit(no) => return Err(no),
+            Why::NoPermit(no) => return Err(no.into()),
             why => match landed(node, modern, &before, image, &why).await {
                 Some(name) => Pull::Proved(name),
+                None if is_unreached(&why) => return Err(NoResult::Unreached(say(host, image, why))),
                 None => Pull::Failed(say(host, image, why)),
             },
         },
@@ -83,6 +101,11 @@ async fn landed(node: &Node, modern: bool, before: &[String], image: &str, why: 
         name.split_once('@').is_some_and(|(repository, _)| image.strip_prefix(repository).is_some_and(is_reference))
     });
     Some(added.swap_remove(pinned.unwrap_or(place)))
+}
+
+/// The way to the node is at fault, and may be another in a moment.
+fn is_unreached(why: &Why) -> bool {
+    matches!(why, Why::Connect { .. } | Why::Broken { .. } | Why::TargetUnreachable { .. })
 }
 
 /// What follows the repository in an image's name.

@@ -194,3 +194,22 @@ async fn x03_a_pull_whose_reply_is_lost_is_proved_by_what_is_on_the_node_then() 
     let left = bed.lab.node("worker-1").images(Namespace::System);
     assert_eq!(left, Vec::<String>::new(), "every name that it added is removed");
 }
+
+/// Of the canary only Talos's own rollback may decide; of any other node nothing is lost by asking again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn x02_a_pull_that_never_reaches_its_node_says_nothing_of_the_credential_and_is_asked_for_again() {
+    let bed = two_workers().await;
+    let mut gate = Gate::new(&bed);
+    let child = bed.start(&BOTH);
+    let held = gate.hold(Before, "Pull worker-2", 1).await;
+    drop(gate);
+    held.cut();
+    let done = ended(child).await.expect(0);
+    assert!(done.stderr.contains("trying again"), "{}", done.stderr);
+    assert_eq!(requests(&bed, "Pull", "worker-2").len(), 2);
+    for name in BOTH[1].split(',') {
+        let node = bed.truth_of(name);
+        assert_eq!((node.cri_loaded, node.boots), (Held::New, 1), "{name}");
+        assert_eq!(node.record.expect("a record")["pull"], json!("proved"), "{name}");
+    }
+}
