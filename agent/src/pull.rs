@@ -21,16 +21,32 @@ pub const DEADLINE: Duration = Duration::from_secs(60);
 /// Removing a name may take that long.
 const REMOVE: Duration = Duration::from_secs(8);
 
+/// Why a pull has no result.
+#[derive(Debug)]
+pub enum NoResult {
+    /// The lease does not allow it now.
+    NoPermit(NoPermit),
+    /// The node was not reached, or the connection broke and nothing was pulled: it says nothing of the credential, and
+    /// asking again may help.
+    Unreached(String),
+}
+
+impl From<NoPermit> for NoResult {
+    fn from(no: NoPermit) -> Self {
+        Self::NoPermit(no)
+    }
+}
+
 /// Pulls the first of `images` whose registry is among the desired hosts.
 ///
 /// # Errors
-/// [`NoPermit`] when the lease does not allow it now; everything else is a [`Pull`].
+/// [`NoResult`]; everything that the node or the registry says is a [`Pull`].
 pub async fn check(
     node: &Node,
     permits: &dyn Permits,
     facts: &Facts,
     image: Option<(&RegistryHost, &str)>,
-) -> Result<Pull, NoPermit> {
+) -> Result<Pull, NoResult> {
     let Some((host, image)) = image else {
         return Ok(Pull::Unprovable("no --image was given".into()));
     };
@@ -41,6 +57,7 @@ pub async fn check(
     let before = if modern { node.system_images().await } else { node.system_images_before_1_13().await };
     let before = match before {
         Ok(names) => names,
+        Err(error) if is_unreached(&error.why) => return Err(NoResult::Unreached(chain(&error))),
         Err(error) => return Ok(Pull::Failed(chain(&error))),
     };
     if before.iter().any(|name| name == image) {
@@ -57,19 +74,54 @@ pub async fn check(
     let pull = match answer {
         Ok(name) => Pull::Proved(name),
         Err(error) => match error.why {
-            Why::NoPermit(no) => return Err(no),
-            Why::Deadline { after } => Pull::Failed(format!(
-                "no answer to a pull of {image} within {after:.0?}: the credential is refused, or {host} cannot be reached from the node"
-            )),
-            Why::NotFound => Pull::Failed(format!("{host} says that {image} does not exist")),
-            // Its words can hold the credential (Talos PrepareAuth puts it into its error text).
-            why => Pull::Failed(format!("the pull of {image} failed: {why}")),
+            Why::NoPermit(no) => return Err(no.into()),
+            why => match landed(node, modern, &before, image, &why).await {
+                Some(name) => Pull::Proved(name),
+                None if is_unreached(&why) => return Err(NoResult::Unreached(say(host, image, why))),
+                None => Pull::Failed(say(host, image, why)),
+            },
         },
     };
     if modern {
         tidy(node, permits, &before, image, &pull).await?;
     }
     Ok(pull)
+}
+
+/// The name that a pull added whose reply is lost. It was not there before and only a pull with the configured credential
+/// puts it there: what can be seen on the node is as good as the reply.
+async fn landed(node: &Node, modern: bool, before: &[String], image: &str, why: &Why) -> Option<String> {
+    if !matches!(why, Why::Broken { .. } | Why::Deadline { .. } | Why::TargetUnreachable { .. } | Why::Reply { .. }) {
+        return None;
+    }
+    let now = if modern { node.system_images().await } else { node.system_images_before_1_13().await };
+    let mut added: Vec<String> = now.ok()?.into_iter().filter(|name| !before.contains(name)).collect();
+    let place = added.iter().position(|name| name == image)?;
+    let pinned = added.iter().position(|name| {
+        name.split_once('@').is_some_and(|(repository, _)| image.strip_prefix(repository).is_some_and(is_reference))
+    });
+    Some(added.swap_remove(pinned.unwrap_or(place)))
+}
+
+/// The way to the node is at fault, and may be another in a moment.
+fn is_unreached(why: &Why) -> bool {
+    matches!(why, Why::Connect { .. } | Why::Broken { .. } | Why::TargetUnreachable { .. })
+}
+
+/// What follows the repository in an image's name.
+fn is_reference(rest: &str) -> bool {
+    rest.is_empty() || ((rest.starts_with(':') || rest.starts_with('@')) && !rest.contains('/'))
+}
+
+fn say(host: &RegistryHost, image: &str, why: Why) -> String {
+    match why {
+        Why::Deadline { after } => format!(
+            "no answer to a pull of {image} within {after:.0?}: the credential is refused, or {host} cannot be reached from the node"
+        ),
+        Why::NotFound => format!("{host} says that {image} does not exist"),
+        // Its words can hold the credential (Talos PrepareAuth puts it into its error text).
+        why => format!("the pull of {image} failed: {why}"),
+    }
 }
 
 /// Removes what a pull added. A name that stays is not worth a failure: it costs the node nothing but the name.

@@ -1,10 +1,9 @@
-//! A run that dies is finished by the next one, whatever it was at: L18, F13, X01.
+//! A run that dies is finished by the next one, whatever it was at: L18, F13.
 
 use futures::FutureExt as _;
-use lab::Held;
 use lab::faults::When::{self, After, Before};
 
-use crate::harness::{Bed, ended};
+use crate::harness::Bed;
 use crate::scene::{Gate, kill, lease_is_held, only_stale, side_by_side};
 
 /// What may still be old in these labs: a worker, and the node behind the kubeconfig's address.
@@ -95,55 +94,4 @@ async fn l18_f13_killed_while_the_endpoint_node_is_away() {
     assert!(bed.truth_of("cp-1").fence.is_some() && bed.truth_of("cp-1").cordoned);
     bed.run(&[]).await.expect(0);
     assert_done_with_one_boot_each(&bed);
-}
-
-/// Every so many requests; 1 takes three minutes and misses nothing.
-fn stride() -> usize {
-    std::env::var("X01_STRIDE").ok().and_then(|text| text.parse().ok()).unwrap_or(4)
-}
-
-/// About what a roll of this lab has: where the last points are not reached, the run ends unhurt.
-const REQUESTS: u64 = 48;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn x01_killed_at_any_request_the_next_run_finishes() {
-    let mut cases = Vec::new();
-    // The sides alternate, so that a stride sees both.
-    for (index, k) in (1..=REQUESTS).step_by(stride()).enumerate() {
-        let whens = if stride() == 1 { vec![Before, After] } else { vec![[Before, After][index % 2]] };
-        for when in whens {
-            cases.push((format!("{when:?} request {k}"), killed_at_request(k, when).boxed()));
-        }
-    }
-    side_by_side(cases).await;
-}
-
-async fn killed_at_request(k: u64, when: When) {
-    let bed = only_stale(&STALE).await;
-    let mut point = bed.lab.faults().crash_point_from_now(k, when);
-    let mut child = bed.start(&[]);
-    let unhurt = tokio::select! {
-        _ = point.reached() => false,
-        _ = child.wait() => true,
-    };
-    if unhurt {
-        ended(child).await.expect(0);
-        return assert_done_with_one_boot_each(&bed);
-    }
-    kill(child).await;
-    point.cut();
-    bed.lab.reset_counters();
-    let next = bed.run(&[]).await.expect(0);
-    if bed.writes() > 0 {
-        return assert_done_with_one_boot_each(&bed);
-    }
-    // All was done, and only the release of the lease was not: a run that finds nothing to do writes nothing (S10), not
-    // even there, and says who is named in it. Whoever wants the lease takes it from the dead.
-    assert!(next.stdout.contains("Nothing to do"), "{}{}", next.stdout, next.stderr);
-    assert_eq!(next.stderr.contains("the lease is held by"), lease_is_held(&bed), "{}", next.stderr);
-    for node in bed.lab.truth().nodes {
-        assert_eq!((node.configured, node.cri_loaded), (Held::New, Held::New), "{}", node.name);
-        assert!(node.fence.is_none() && !node.cordoned, "{} is released", node.name);
-        assert!(node.record.is_some_and(|record| record["state"] == "proved"), "{} is proved", node.name);
-    }
 }

@@ -4,7 +4,9 @@
 
 mod canary;
 mod churn;
+mod clients;
 mod crash;
+mod deaths;
 mod docs;
 mod doctor;
 mod endpoint;
@@ -23,6 +25,7 @@ mod residue;
 mod roll;
 mod scene;
 mod smoke;
+mod together;
 mod usage;
 mod verify;
 mod versions;

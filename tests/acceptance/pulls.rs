@@ -181,3 +181,35 @@ async fn w08_a_pull_with_a_refused_credential_has_its_own_deadline_and_is_tried_
     let cases = [("canary", canary.boxed()), ("unproved", unproved.boxed())];
     side_by_side(cases.into_iter().map(|(name, case)| (name.to_owned(), case)).collect()).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn x03_a_pull_whose_reply_is_lost_is_proved_by_what_is_on_the_node_then() {
+    let bed = two_workers().await;
+    bed.lab.node("worker-1").set_reply_lost_once("Pull");
+    let done = bed.run(&["-n", "worker-1"]).await.expect(0);
+    assert!(done.stderr.contains("canary: pull proved"), "{}", done.stderr);
+    let record = bed.truth_of("worker-1").record.expect("a record");
+    assert_eq!((&record["state"], &record["pull"]), (&json!("proved"), &json!("proved")));
+    assert_eq!(requests(&bed, "Pull", "worker-1").len(), 1, "it is asked for once");
+    let left = bed.lab.node("worker-1").images(Namespace::System);
+    assert_eq!(left, Vec::<String>::new(), "every name that it added is removed");
+}
+
+/// Of the canary only Talos's own rollback may decide; of any other node nothing is lost by asking again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn x02_a_pull_that_never_reaches_its_node_says_nothing_of_the_credential_and_is_asked_for_again() {
+    let bed = two_workers().await;
+    let mut gate = Gate::new(&bed);
+    let child = bed.start(&BOTH);
+    let held = gate.hold(Before, "Pull worker-2", 1).await;
+    drop(gate);
+    held.cut();
+    let done = ended(child).await.expect(0);
+    assert!(done.stderr.contains("trying again"), "{}", done.stderr);
+    assert_eq!(requests(&bed, "Pull", "worker-2").len(), 2);
+    for name in BOTH[1].split(',') {
+        let node = bed.truth_of(name);
+        assert_eq!((node.cri_loaded, node.boots), (Held::New, 1), "{name}");
+        assert_eq!(node.record.expect("a record")["pull"], json!("proved"), "{name}");
+    }
+}

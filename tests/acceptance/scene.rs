@@ -13,6 +13,7 @@ use lab::{Held, Lab, Options};
 use serde_json::{Value, json};
 use tokio::process::Child;
 use tokio::sync::Semaphore;
+use tokio::task::JoinError;
 
 use crate::harness::{Bed, LIMIT, eventually};
 
@@ -270,13 +271,17 @@ pub async fn side_by_side(cases: Vec<(String, BoxFuture<'static, ()>)>) {
     let mut failed = Vec::new();
     for (name, task) in started {
         if let Err(error) = task.await {
-            let panic = error.into_panic();
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("failed");
-            failed.push(format!("{name}: {text}"));
+            failed.push(format!("{name}: {}", panic_text(error)));
         }
     }
     assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n\n"));
+}
+
+/// What a case said when it failed.
+pub fn panic_text(error: JoinError) -> String {
+    let panic = error.into_panic();
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("failed").to_owned()
 }
 
 /// Compares with `snapshots/NAME.snap`.

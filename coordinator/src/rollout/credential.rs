@@ -4,6 +4,7 @@ use agent::claims::{Adoption, Blocked, Pull};
 use agent::credential::Desired;
 use agent::facts::read_configs;
 use agent::machine_config::{Change, MachineConfig};
+use agent::pull::NoResult;
 use agent::record::{self, Record};
 use agent::write::{Session, await_effective};
 use agent::{adopt, pull};
@@ -43,7 +44,11 @@ async fn try_canary(env: &Env, node: &FleetNode, learned: &mut Learned) -> Resul
             env.say(node, &format!("canary: {}", talos_proto::chain(&error)));
         }
     }
-    let pulled = check(env, node, &talos, &lease).await?;
+    let pulled = match check(env, node, &talos, &lease).await? {
+        Ok(pulled) => pulled,
+        // Not proven in time is not proven: a TRY does not wait until the way is free again.
+        Err(unreached) => Pull::Failed(unreached),
+    };
     match &pulled {
         Pull::Proved(_) | Pull::Unprovable(_) => {
             session.make_permanent(&*lease, &tried).await?;
@@ -98,7 +103,10 @@ pub async fn write_proof(env: &Env, node: &FleetNode) -> Result<End, End> {
 /// Pulls the private image with the configured credential.
 pub async fn check_pull(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
     let lease = env.held()?;
-    let pulled = check(env, node, &talos(env, node)?, &lease).await?;
+    let pulled = match check(env, node, &talos(env, node)?, &lease).await? {
+        Ok(pulled) => pulled,
+        Err(unreached) => return Ok(End::Again(unreached)),
+    };
     warn_of(env, &pulled);
     if !matches!(pulled, Pull::Unprovable(_)) {
         env.say(node, &say(&pulled));
@@ -188,9 +196,14 @@ async fn annotate(env: &Env, node: &FleetNode, text: &str) -> Result<(), End> {
     Ok(())
 }
 
-async fn check(env: &Env, node: &FleetNode, talos: &Node, lease: &HeldLease) -> Result<Pull, End> {
+/// The pull's result, or why the node was not reached.
+async fn check(env: &Env, node: &FleetNode, talos: &Node, lease: &HeldLease) -> Result<Result<Pull, String>, End> {
     let facts = node.facts().ok_or_else(unreadable)?;
-    Ok(pull::check(talos, lease, facts, env.context.settings.proof_image()).await?)
+    match pull::check(talos, lease, facts, env.context.settings.proof_image()).await {
+        Ok(pulled) => Ok(Ok(pulled)),
+        Err(NoResult::Unreached(why)) => Ok(Err(why)),
+        Err(NoResult::NoPermit(no)) => Err(no.into()),
+    }
 }
 
 fn change<'a>(node: &FleetNode, desired: &'a Desired, text: &'a str) -> Change<'a> {

@@ -356,6 +356,14 @@ impl Lab {
         files::kubeconfig(server, ca, &ca.client(user, groups))
     }
 
+    /// A talosconfig of an administrator whose certificate has that name, so that the log tells clients apart.
+    #[must_use]
+    pub fn talosconfig_for(&self, name: &str) -> String {
+        let planes = self.talos.nodes().iter().filter(|node| node.role() == Role::ControlPlane);
+        let endpoints: Vec<_> = planes.map(|node| node.address().to_string()).collect();
+        talosconfig("lab", &endpoints, &self.talos_ca, &self.talos_ca.client(name, &["os:admin"]))
+    }
+
     /// The old password.
     #[must_use]
     pub fn old_password(&self) -> &str {

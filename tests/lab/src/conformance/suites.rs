@@ -84,6 +84,14 @@ pub(super) const SUITES: &[Suite] = &[
         ],
     },
     Suite {
+        name: "deaths",
+        of: "a run that dies at any sort of request, and the next one that finishes (X); eight of the points on real",
+        on: &[
+            (Backend::Simulated, tests(ACCEPTANCE, &["deaths::"], Needs::Nothing)),
+            (Backend::Real, tests(ACCEPTANCE, &["deaths::"], Needs::Kubernetes(&[]))),
+        ],
+    },
+    Suite {
         name: "demo",
         of: "a whole roll, and a second run that writes nothing",
         on: &[

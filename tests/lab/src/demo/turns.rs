@@ -158,7 +158,7 @@ mod tests {
     fn write(seq: u64, millis: i64, method: &str, target: &str) -> Entry {
         let (method, target) = (method.to_owned(), target.to_owned());
         let at = Timestamp::from_millisecond(millis).unwrap();
-        Entry { seq, at, server: "s".to_owned(), method, target, write: true, unexpected: false }
+        Entry { seq, at, server: "s".to_owned(), method, target, write: true, ..Entry::default() }
     }
 
     #[test]

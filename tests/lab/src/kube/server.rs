@@ -207,7 +207,7 @@ impl ApiServer {
             (_, Behind::Real(_)) => None,
         };
         if let Some(failure) = failure {
-            self.shared.log.note(&self.name(), &asked.label(), &target, asked.mutating());
+            self.shared.log.note_of(&user.name, &self.name(), &asked.label(), &target, asked.mutating());
             return respond_failure(&failure);
         }
         let mutation = asked.mutating().then(|| {
@@ -227,10 +227,17 @@ impl ApiServer {
         match &answered {
             Answered::Unexpected(_) => {
                 let path = target.split('?').next().unwrap_or_default();
-                self.shared.log.unexpected(&self.name(), &format!("{method} {path}"), &target)
+                self.shared.log.unexpected(&self.name(), &format!("{method} {path}"), &target);
             }
-            _ => self.shared.log.note(&self.name(), &asked.label(), &target, asked.mutating()),
-        };
+            other => {
+                let (log, mutating) = (&self.shared.log, asked.mutating());
+                let seq = log.note_of(&user.name, &self.name(), &asked.label(), &target, mutating);
+                let done = matches!(other, Answered::Known(response) if response.status().is_success());
+                if mutating && done && !asked.dry_run() {
+                    log.landed(seq);
+                }
+            }
+        }
         if let Some(mutation) = &mutation
             && self.shared.faults.gate(mutation, When::After).await == Fate::Cut
         {

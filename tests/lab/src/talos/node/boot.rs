@@ -33,6 +33,7 @@ impl Boot {
         Self {
             id: uuid::Uuid::new_v4().to_string(),
             life: stop.child_token(),
+            apid: stop.child_token(),
             serving: false,
             store: Store::default(),
             services: Services::default(),
@@ -281,19 +282,25 @@ impl Node {
         }
     }
 
-    fn listen(self: &Arc<Self>) -> std::io::Result<()> {
+    pub(super) fn listen(self: &Arc<Self>) -> std::io::Result<()> {
+        if self.state().faults.apid_cut_off {
+            // It runs and nobody reaches it: who ends that listens.
+            self.state().boot.serving = true;
+            return Ok(());
+        }
         let listener = net::bind(self.address, APID_PORT)?;
-        let life = {
+        let apid = {
             let mut state = self.state();
             state.boot.serving = true;
-            state.boot.life.clone()
+            state.boot.apid = state.boot.life.child_token();
+            state.boot.apid.clone()
         };
         let node = Arc::clone(self);
         let handler = move |peer, request| {
             let node = Arc::clone(&node);
             async move { crate::talos::serve::answer(node, peer, request).await }
         };
-        tokio::spawn(net::serve(listener, Arc::clone(&self.tls), life, handler));
+        tokio::spawn(net::serve(listener, Arc::clone(&self.tls), apid, handler));
         Ok(())
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct NodeFaults {
     pub cri_restart_hangs: bool,
     /// The power is off.
     pub off: bool,
+    /// Its API runs and cannot be reached.
+    pub apid_cut_off: bool,
     /// Methods whose next reply is lost.
     pub lost_replies: BTreeSet<String>,
 }
@@ -87,6 +89,30 @@ impl Node {
         let locked = std::mem::take(&mut self.state().faults.reboot_locked);
         self.ask_for_reboot(false);
         self.state().faults.reboot_locked = locked;
+    }
+
+    /// Makes its API unreachable although the node runs, directly and behind the others' proxies, or reachable again.
+    pub fn cut_off_apid(self: &Arc<Self>, cut_off: bool) {
+        let serving = {
+            let mut state = self.state();
+            if std::mem::replace(&mut state.faults.apid_cut_off, cut_off) == cut_off {
+                return;
+            }
+            if cut_off {
+                state.boot.apid.cancel();
+            }
+            state.boot.serving
+        };
+        if cut_off || !serving {
+            return;
+        }
+        let node = Arc::clone(self);
+        tokio::spawn(async move {
+            // The listener before may need a moment until its port is free.
+            while node.is_up() && node.listen().is_err() {
+                node.sleep(Duration::from_millis(20)).await;
+            }
+        });
     }
 
     /// The node loses its power and stays away. Nobody tells Kubernetes.

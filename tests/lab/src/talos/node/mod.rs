@@ -65,6 +65,8 @@ pub(crate) struct Boot {
     pub id: String,
     /// Cancelled when the node's API goes dark.
     pub life: CancellationToken,
+    /// Cancelled earlier when the API alone is cut off.
+    pub apid: CancellationToken,
     /// The API answers.
     pub serving: bool,
     pub store: Store,
@@ -208,6 +210,12 @@ impl Node {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.state().boot.serving
+    }
+
+    /// Whether a TRY runs, which the node takes back by itself.
+    #[must_use]
+    pub fn is_on_trial(&self) -> bool {
+        self.state().boot.trial.is_some()
     }
 
     /// The requests that entered at this node.

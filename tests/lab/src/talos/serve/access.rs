@@ -24,6 +24,8 @@ pub(super) enum Role {
 /// Who asks.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
+    /// The common name; talosctl's certificates have none.
+    pub name: String,
     role: Option<Role>,
 }
 
@@ -53,7 +55,8 @@ impl Caller {
                 _ => None,
             })
             .max();
-        Some(Self { role })
+        let name = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+        Some(Self { name: name.unwrap_or_default().to_owned(), role })
     }
 
     pub fn may(&self, method: &Method) -> bool {
@@ -140,7 +143,8 @@ mod tests {
         let (apply, reboot) = (apply.unwrap(), reboot.unwrap());
         let operator = caller(&ca.client("", &["os:reader", "os:operator"])).unwrap();
         assert!(operator.may(reboot) && !operator.may(apply) && !operator.is_admin());
-        assert!(caller(&ca.client("", &["os:admin"])).unwrap().may(apply));
+        let admin = caller(&ca.client("ada", &["os:admin"])).unwrap();
+        assert!(admin.may(apply) && admin.name == "ada" && operator.name.is_empty());
         assert!(!caller(&ca.client("", &["unheard-of"])).unwrap().may(reboot));
         assert!(caller(&ca.server(&["x".to_owned()])).is_none());
         let unknown = find("/machine.MachineService/NoSuchMethod").unwrap_err();

@@ -56,7 +56,7 @@ pub(crate) async fn answer(node: Arc<Node>, peer: Peer, request: Request<Incomin
             return respond(unknown.into_http());
         }
     };
-    log.note(&node.server_name(), &call.path, &about, method.write);
+    let noted = log.note_of(&call.caller.name, &node.server_name(), &call.path, &about, method.write);
     let target = match target {
         Ok(target) => target,
         Err(refused) => return respond(refused.into_http()),
@@ -74,6 +74,10 @@ pub(crate) async fn answer(node: Arc<Node>, peer: Peer, request: Request<Incomin
         Target::One(target) => (perform(&target, method, &call).await, loses_reply(&target)),
         Target::Many(targets) => (fan_out::perform(&node, &targets, method, &call).await, false),
     };
+    let refused = Status::from_header_map(response.headers()).is_some_and(|status| status.code() != tonic::Code::Ok);
+    if method.write && !refused {
+        log.landed(noted);
+    }
     if let Some(mutation) = &mutation
         && node.fleet.faults.gate(mutation, When::After).await == Fate::Cut
     {
@@ -134,13 +138,17 @@ impl Call {
 async fn perform(node: &Arc<Node>, method: &Method, call: &Call) -> Response<tonic::body::Body> {
     let life = {
         let state = node.state();
-        if !state.boot.serving {
+        if !state.boot.serving || state.faults.apid_cut_off {
             // Of a host that is gone nothing comes back (talos-captures point 24; etcd.jsonl).
-            let why = if state.faults.off { "i/o timeout" } else { "connect: connection refused" };
+            let why = if state.faults.off || state.faults.apid_cut_off {
+                "i/o timeout"
+            } else {
+                "connect: connection refused"
+            };
             drop(state);
             return route::unreachable(node.address(), why).into_http();
         }
-        state.boot.life.clone()
+        state.boot.apid.clone()
     };
     if !call.caller.may(method) {
         return Status::permission_denied(access::NOT_AUTHORIZED).into_http();

@@ -157,3 +157,28 @@ async fn a_stopped_node_stays_away_until_it_is_started() {
     node.start_again();
     bed.until("it is back", || node.is_up() && node.boots() == 1).await;
 }
+
+#[tokio::test]
+async fn an_api_that_is_cut_off_is_reached_neither_directly_nor_behind_a_proxy_and_the_node_lives_on() {
+    let bed = Bed::start(1, 1, "1.13.9").await;
+    let (node, target) = (bed.talos.node("w-1"), bed.address("w-1"));
+    let (boot, mut direct, mut proxied) =
+        (node.boot_id(), bed.machine("w-1", "os:reader"), bed.machine("cp-1", "os:reader"));
+    direct.version(()).await.unwrap();
+    node.cut_off_apid(true);
+    assert_eq!(direct.version(()).await.unwrap_err().code(), Code::Unavailable);
+    let status = proxied.version(to((), &[("node", &target)])).await.unwrap_err();
+    assert!(status.code() == Code::Unavailable && status.message().contains("i/o timeout"), "{status}");
+    proxied.version(()).await.unwrap();
+    // It may reboot meanwhile.
+    node.ask_for_reboot(true);
+    bed.until("it has booted", || node.boots() == 1 && node.is_up()).await;
+    bed.machine("w-1", "os:reader").version(()).await.unwrap_err();
+    node.cut_off_apid(false);
+    let mut again = bed.machine("w-1", "os:reader");
+    while again.version(()).await.is_err() {
+        bed.clock.sleep(Duration::from_millis(20)).await;
+    }
+    proxied.version(to((), &[("node", &target)])).await.unwrap();
+    assert_ne!(node.boot_id(), boot);
+}
