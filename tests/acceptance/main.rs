@@ -4,6 +4,7 @@
 
 mod canary;
 mod churn;
+mod ci;
 mod crash;
 mod docs;
 mod doctor;

@@ -53,10 +53,11 @@ impl LeaseWords {
 /// What is said, `{}` for the time that is left.
 fn words(event: &LeaseProgress) -> (String, Option<Duration>) {
     match event {
-        LeaseProgress::Watching { holder, run_link, left, .. } => {
+        LeaseProgress::Watching { holder, run_link, why, left, .. } => {
             let link = run_link.as_ref().map(|link| format!(" ({link})")).unwrap_or_default();
-            let what =
-                format!("the lease is held by {holder}{link}, who may be dead: taken over in {{}} unless renewed");
+            let what = format!(
+                "the lease is held by {holder}{link}, who may be dead ({why}): taken over in {{}} unless renewed"
+            );
             (what, Some(*left))
         }
         LeaseProgress::Waiting { holder, why, left } => {
@@ -73,7 +74,7 @@ mod tests {
 
     fn watching(holder: &str, left: u64) -> LeaseProgress {
         let (unchanged, left) = (Duration::ZERO, Duration::from_secs(left));
-        LeaseProgress::Watching { holder: holder.to_owned(), run_link: None, unchanged, left }
+        LeaseProgress::Watching { holder: holder.to_owned(), run_link: None, why: "x".into(), unchanged, left }
     }
 
     #[test]
