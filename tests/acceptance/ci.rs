@@ -240,7 +240,7 @@ async fn l22_the_heal_job_of_the_same_run_knows_the_dead_deploy_job() {
     let heal = |runner: &str| {
         let mut run = scene.prove(&[]);
         run.env("GITHUB_ACTIONS", "true").env("GITHUB_RUN_ID", RUN.to_string()).env("GITHUB_RUN_ATTEMPT", "2");
-        run.env("GITHUB_JOB", "heal").env("RUNNER_NAME", runner.to_owned());
+        run.env("GITHUB_JOB", "heal").env("RUNNER_NAME", runner);
         run
     };
     // The names are not the keys: its runner tells. The run itself is in progress, for we are in it.

@@ -2,6 +2,8 @@
 
 use super::*;
 
+type Headers<'h> = &'h [(http::HeaderName, &'h str)];
+
 #[tokio::test(start_paused = true)]
 async fn l21_an_answer_is_kept_for_a_while_and_a_death_for_good() {
     let clock = paused();
@@ -31,8 +33,8 @@ async fn l21_an_answer_is_kept_for_a_while_and_a_death_for_good() {
 
 #[tokio::test(start_paused = true)]
 async fn l21_what_is_not_answered_clearly_is_unknown_with_its_reason() {
-    let limited: &[(http::HeaderName, &str)] = &[(http::HeaderName::from_static("x-ratelimit-remaining"), "0")];
-    let cases: &[(u16, &[(http::HeaderName, &str)], &str, &str)] = &[
+    let limited: Headers<'_> = &[(http::HeaderName::from_static("x-ratelimit-remaining"), "0")];
+    let cases: &[(u16, Headers<'_>, &str, &str)] = &[
         (401, &[], "{}", "refuses the token"),
         (403, &[], "{}", "actions: read"),
         (403, limited, "{}", "limits our requests (HTTP 403)"),
