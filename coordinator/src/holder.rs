@@ -74,6 +74,16 @@ pub enum Life {
     Unknown(String),
 }
 
+impl Life {
+    /// Why it is so.
+    #[must_use]
+    pub fn into_reason(self) -> String {
+        match self {
+            Self::Alive(why) | Self::Dead(why) | Self::Unknown(why) => why,
+        }
+    }
+}
+
 impl fmt::Display for Life {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -105,7 +115,7 @@ impl Holder {
 }
 
 impl Evidence {
-    fn of_this_process(clock: &Clock) -> Self {
+    pub(crate) fn of_this_process(clock: &Clock) -> Self {
         let in_actions = std::env::var("GITHUB_ACTIONS").is_ok_and(|value| value == "true");
         let github = |name: &str| if in_actions { plain_variable(name) } else { None };
         let pid = rustix::process::getpid().as_raw_nonzero().get();

@@ -13,11 +13,12 @@ use talos_proto::chain;
 use talos_proto::identity::{ADMIN, Identity};
 use talos_proto::{CallError, Talos, Why};
 
+use crate::ci::Ci;
 use crate::decide::canary_has_passed;
 use crate::endpoint;
 use crate::fleet::{Endpoint, Fencing, FleetNode, Snapshot, Talk};
 use crate::gates;
-use crate::holder::{Life, life_of};
+use crate::holder::Life;
 use crate::identity::mismatch;
 use crate::kube::api_servers::{ApiServers, ReadError};
 use crate::kube::fence::Fence;
@@ -34,6 +35,8 @@ pub struct Context {
     pub servers: ApiServers,
     /// The Talos API.
     pub talos: Talos,
+    /// Who asks for the CI jobs of holders.
+    pub ci: Arc<Ci>,
     /// Who we are for Talos.
     pub identity: Identity,
     /// The credentials that the nodes should have; empty when none was given.
@@ -153,7 +156,7 @@ impl Context {
             .collect()
             .await;
         fleet.sort_by(|a, b| a.kube.name.cmp(&b.kube.name));
-        self.judge_foreign_fences(&mut fleet).await;
+        self.judge_foreign_fences(&mut fleet, known.holder.is_some()).await;
         if !fleet.iter().any(|node| node.facts().is_some()) {
             let reason = |node: &FleetNode| match &node.talk {
                 Talk::Unreachable(why) | Talk::NotTalos(why) => format!("{}: {why}", node.name()),
@@ -213,8 +216,9 @@ impl Context {
         }
     }
 
-    /// A fence that names another Lease: that one is read. Free, gone, or held by a dead process makes it residue.
-    async fn judge_foreign_fences(&self, fleet: &mut [FleetNode]) {
+    /// A fence that names another Lease: that one is read. Free, gone, or held by who is dead makes it residue; once we
+    /// may act on it, only if that is sure.
+    async fn judge_foreign_fences(&self, fleet: &mut [FleetNode], sure: bool) {
         let mut leases: BTreeMap<String, Result<Option<LeaseRecord>, String>> = BTreeMap::new();
         for node in fleet {
             let Fencing::Foreign { raw, fence } = &node.fencing else { continue };
@@ -227,10 +231,14 @@ impl Context {
                 leases.insert(fence.lease.clone(), record);
             }
             let Some(Ok(record)) = leases.get(&fence.lease) else { continue };
-            let record = record.as_ref();
-            let held = record.filter(|record| record.holder.as_deref().is_some_and(|holder| !holder.is_empty()));
-            let dead = held.is_none_or(|record| matches!(life_of(record.evidence.as_ref()), Life::Dead(_)));
-            if dead {
+            let residue = match record.as_ref().filter(|record| record.holder.is_some()) {
+                None => true,
+                Some(held) => {
+                    let judged = self.life_of_holder(held).await;
+                    matches!(judged.life, Life::Dead(_)) && (!sure || self.is_sure(held, &judged))
+                }
+            };
+            if residue {
                 node.fencing = Fencing::Residue { raw: raw.clone(), fence: fence.clone() };
             }
         }

@@ -4,12 +4,14 @@
 //! observes again. State lives in the cluster, never in the process.
 //!
 //! - [`fleet`], [`order`], [`decide`](mod@decide), [`plan`], [`identity`], [`endpoint`]: pure, but for one name lookup.
-//! - [`gates`], [`kube`], [`registry`], [`holder`]: what is asked of etcd, Kubernetes, the registry, and this process.
+//! - [`gates`], [`kube`], [`registry`], [`holder`], [`ci`]: what is asked of etcd, Kubernetes, the registry, this
+//!   machine's processes, and GitHub.
 //! - [`rollout`]: the effects, one file a kind of step.
 //! - [`doctor`]: everything that a run depends on, in one list.
 //! - [`report`], [`cli`], [`exit`]: what people see and type, and what scripts are told.
 #![warn(missing_docs)]
 
+pub mod ci;
 pub mod cli;
 pub mod decide;
 pub mod doctor;

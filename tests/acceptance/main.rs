@@ -4,6 +4,7 @@
 
 mod canary;
 mod churn;
+mod ci;
 mod clients;
 mod crash;
 mod deaths;

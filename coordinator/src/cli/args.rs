@@ -214,7 +214,8 @@ pub struct Roll {
     /// Go on waiting that long after the holder was seen alive; 0 refuses at first sight.
     #[arg(long, env = "TALOS_GHCR_LEASE_WAIT", value_name = "TIME", help_heading = "Lease")]
     pub lease_wait: Option<Time>,
-    /// When the lease of another may be taken.
+    /// When the lease of another may be taken. With GH_TOKEN or GITHUB_TOKEN (actions: read) GitHub is asked whether
+    /// the holder's job still runs.
     #[arg(long, env = "TALOS_GHCR_TAKEOVER", value_enum, default_value_t = TakeoverArg::Auto, help_heading = "Lease")]
     pub takeover: TakeoverArg,
 

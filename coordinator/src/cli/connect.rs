@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use agent::credential::{CredentialError, Desired};
@@ -14,6 +15,7 @@ use talos_proto::identity::{Identity, IdentityError};
 use zeroize::Zeroizing;
 
 use super::args::{Common, MissingProof, Roll, TakeoverArg, Time};
+use crate::ci::Ci;
 use crate::decide::{FleetPolicy, MaxUnavailable};
 use crate::exit::Exit;
 use crate::inventory::Context;
@@ -196,7 +198,8 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
         .map(|finding| format!("talosconfig {}: {finding}", file.display()))
         .chain(servers.warnings().iter().cloned())
         .collect();
-    Ok(Context { servers, talos, identity, desired, settings, warnings })
+    let ci = Arc::new(Ci::from_env(clock));
+    Ok(Context { servers, talos, ci, identity, desired, settings, warnings })
 }
 
 /// The docker config, from the file, from stdin, or from the environment; never from an argument, which every process

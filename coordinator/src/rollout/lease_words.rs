@@ -57,9 +57,10 @@ impl LeaseWords {
 /// What is said, and the time that is left.
 fn words(event: &LeaseProgress) -> (String, Option<Duration>) {
     match event {
-        LeaseProgress::Watching { holder, run_link, left, .. } => {
+        LeaseProgress::Watching { holder, run_link, why, left, .. } => {
             let link = run_link.as_ref().map(|link| format!(" ({link})")).unwrap_or_default();
-            let what = format!("the lease is held by {holder}{link}, who may be dead: taken over unless renewed");
+            let what =
+                format!("the lease is held by {holder}{link}, who may be dead ({why}): taken over unless renewed");
             (what, Some(*left))
         }
         LeaseProgress::Waiting { holder, why, left } => {
@@ -76,7 +77,7 @@ mod tests {
 
     fn watching(holder: &str, left: u64) -> LeaseProgress {
         let (unchanged, left) = (Duration::ZERO, Duration::from_secs(left));
-        LeaseProgress::Watching { holder: holder.to_owned(), run_link: None, unchanged, left }
+        LeaseProgress::Watching { holder: holder.to_owned(), run_link: None, why: "x".into(), unchanged, left }
     }
 
     #[tokio::test(start_paused = true)]

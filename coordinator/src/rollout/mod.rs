@@ -7,6 +7,7 @@ mod disrupt;
 mod drive;
 mod env;
 mod lease_words;
+mod others;
 mod outcome;
 mod reboot;
 
@@ -262,14 +263,7 @@ impl Rollout {
 
     /// Everything before the first write: the question, the registry, the API servers, the lease.
     async fn begin(&mut self, inventory: &Inventory, actions: &[Action]) -> bool {
-        if let Some(legacy) = inventory.legacy.as_ref().filter(|legacy| legacy.holder.is_some()) {
-            let holder = legacy.holder.clone().unwrap_or_default();
-            let link = legacy.run_link().map(|link| format!(", run {link}")).unwrap_or_default();
-            let name = self.env.context.settings.legacy_lease.as_ref().map(ToString::to_string).unwrap_or_default();
-            let reason = format!(
-                "the old script's Lease {name} is held by {holder}{link}; it counts as dead only by evidence: let that run end, or free its Lease with its own --recover-fences"
-            );
-            self.fail(Exit::Refused, "", reason);
+        if !self.others_are_dead(inventory).await {
             return false;
         }
         if !(self.confirm)(inventory) {
@@ -350,6 +344,7 @@ impl Rollout {
             timing: settings.timing,
             takeover: settings.takeover,
             wait: settings.lease_wait,
+            ci: Some(Arc::clone(&self.env.context.ci)),
             progress: Arc::new(move |event| words.tell(&progress, event)),
             ..LeaseOptions::new(holder)
         };

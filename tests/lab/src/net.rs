@@ -98,6 +98,12 @@ impl Network {
     }
 }
 
+/// The addresses of GitHub's API in the network of a registry, and of another host that has one.
+pub(crate) fn github(registry: Ipv4Addr) -> [Ipv4Addr; 2] {
+    let [a, b, c, _] = registry.octets();
+    [Ipv4Addr::new(a, b, c, 204), Ipv4Addr::new(a, b, c, 205)]
+}
+
 /// The address of another host in the network of a registry, which that may send its clients to.
 pub(crate) fn elsewhere(registry: Ipv4Addr) -> Ipv4Addr {
     let [a, b, c, _] = registry.octets();

@@ -2,7 +2,7 @@
 //!
 //! kube would run it without a time limit, with our whole environment, and show its stdout, which may be a token, when
 //! it fails. So it is run here: never interactively, in its own process group, which is killed at the time limit, and
-//! without the variables `TALOS_GHCR_*`. Protocol: client-go `pkg/apis/clientauthentication/v1/types.go`.
+//! without the variables `TALOS_GHCR_*` and the tokens for GitHub. Protocol: client-go `pkg/apis/clientauthentication/v1/types.go`.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -27,6 +27,8 @@ use super::{KubeconfigError, Sources, pem, user};
 
 /// Variables of ours, of which some are secret; no child needs any.
 const OURS: &str = "TALOS_GHCR_";
+/// The token that we ask GitHub with; a plugin that needs one is given it by the kubeconfig.
+const TOKENS: [&str; 2] = ["GH_TOKEN", "GITHUB_TOKEN"];
 /// The most that is kept of each stream.
 const KEPT: u64 = 1 << 20;
 /// The most of stderr that is shown, in characters: its end.
@@ -191,7 +193,9 @@ impl<'a> Plugin<'a> {
     }
 
     fn spawn(&self, environment: &[(OsString, OsString)]) -> io::Result<Child> {
-        let passed = environment.iter().filter(|(name, _)| !name.as_encoded_bytes().starts_with(OURS.as_bytes()));
+        let passed = environment.iter().filter(|(name, _)| {
+            !name.as_encoded_bytes().starts_with(OURS.as_bytes()) && !TOKENS.iter().any(|token| name == token)
+        });
         Command::new(&self.program)
             .args(&self.arguments)
             .env_clear()

@@ -13,6 +13,7 @@ use super::record::LeaseRecord;
 use super::timing::Timing;
 use super::wire::Wire;
 use super::writer::Writer;
+use crate::ci::{By, Ci, Judged};
 use crate::holder::{Holder, Life, life_of};
 
 /// How the lease is taken.
@@ -31,6 +32,8 @@ pub struct LeaseOptions {
     /// `None`: refuse once life was seen. Zero: refuse at first sight of a holder that is not known to be dead.
     /// Else go on waiting for that long after life was seen.
     pub wait: Option<Duration>,
+    /// Who asks for the CI job of a holder; `None` judges by processes alone.
+    pub ci: Option<Arc<Ci>>,
     /// Told what is waited for.
     pub progress: Arc<dyn Fn(&LeaseProgress) + Send + Sync>,
 }
@@ -46,6 +49,7 @@ impl LeaseOptions {
             timing: Timing::default(),
             takeover: Takeover::Auto,
             wait: None,
+            ci: None,
             progress: Arc::new(|_| {}),
         }
     }
@@ -60,6 +64,8 @@ pub enum LeaseProgress {
         holder: String,
         /// Its CI run.
         run_link: Option<String>,
+        /// Why nobody can tell.
+        why: String,
         /// How long the record has stood.
         unchanged: Duration,
         /// What is left.
@@ -229,7 +235,10 @@ impl Acquisition<'_> {
             };
             self.answered = clock.now();
             let seen = Watched::next(&mut watched, &record, sent, self.answered);
-            let life = seen.map_or_else(|| life_of(record.evidence.as_ref()), Life::Alive);
+            let Judged { life, by } = match seen {
+                Some(why) => Judged { life: Life::Alive(why), by: By::Process },
+                None => self.judge(&record).await,
+            };
             let unchanged = watched.as_ref().map_or(Duration::ZERO, |watched| watched.unchanged);
             let options = self.options;
             match evaluate(&record, &options.holder.identity, unchanged, &life, options.takeover, &options.timing) {
@@ -246,6 +255,7 @@ impl Acquisition<'_> {
                 Evaluation::Watch { left } => {
                     self.tell(&LeaseProgress::Watching {
                         run_link: record.run_link(),
+                        why: life.into_reason(),
                         holder: record.holder.unwrap_or_default(),
                         unchanged,
                         left,
@@ -257,8 +267,12 @@ impl Acquisition<'_> {
                     self.tell(&LeaseProgress::TakingOver { holder, why });
                     let confirmed = dead.as_ref().is_some_and(|earlier| record.same_holding(earlier));
                     if matches!(life, Life::Dead(_)) && !confirmed {
+                        let confirm = match by {
+                            By::Process => options.timing.call,
+                            By::Ci => options.timing.confirm(record.duration),
+                        };
                         dead = Some(record);
-                        clock.sleep(options.timing.call).await;
+                        clock.sleep(confirm).await;
                         continue;
                     }
                     if let Some(taken) = self.write(Some(&record)).await? {
@@ -266,6 +280,15 @@ impl Acquisition<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// Judges the holder of a record, if it is another.
+    async fn judge(&self, record: &LeaseRecord) -> Judged {
+        let other = record.holder.as_ref().filter(|holder| **holder != self.options.holder.identity);
+        match (other, &self.options.ci) {
+            (Some(holder), Some(ci)) => ci.life(holder, record.evidence.as_ref()).await,
+            _ => Judged { life: life_of(record.evidence.as_ref()), by: By::Process },
         }
     }
 

@@ -57,12 +57,22 @@ impl Timing {
         (self.duration / 36).clamp(Duration::from_millis(20), Duration::from_secs(5))
     }
 
+    /// How long the record of a holder whose CI job has ended must stand unchanged: a runner that the server has lost
+    /// may still run it, and would renew twice in this time.
+    #[must_use]
+    pub fn confirm(&self, theirs: Option<Duration>) -> Duration {
+        self.believed(theirs).max(self.duration) / 3
+    }
+
+    fn believed(&self, theirs: Option<Duration>) -> Duration {
+        theirs.unwrap_or(self.duration).clamp(SHORTEST_WATCH.min(self.duration), LONGEST_WATCH.max(self.duration))
+    }
+
     /// How long a record of this duration must stand unchanged before its holder is taken for dead. The grace is that
     /// of the longer of both durations: it covers the calls of the one who holds it.
     #[must_use]
     pub fn watch(&self, theirs: Option<Duration>) -> Duration {
-        let theirs =
-            theirs.unwrap_or(self.duration).clamp(SHORTEST_WATCH.min(self.duration), LONGEST_WATCH.max(self.duration));
+        let theirs = self.believed(theirs);
         theirs + self.grace.max((theirs * 2 / 3).min(LONGEST_CALL * 2))
     }
 }
@@ -98,6 +108,15 @@ mod tests {
             assert!(left >= timing.call, "{timing:?}");
             assert!(timing.grace >= timing.longest_call() * 2, "{timing:?}");
         }
+    }
+
+    #[test]
+    fn a_job_that_has_ended_is_confirmed_by_two_renewals() {
+        let timing = Timing::default();
+        assert_eq!((timing.confirm(None), timing.confirm(Some(s(180)))), (s(60), s(60)));
+        assert_eq!(timing.confirm(Some(s(120))), s(60), "the older script renews every 30 s");
+        assert_eq!(timing.confirm(Some(s(u64::from(u32::MAX)))), s(200));
+        assert!(timing.confirm(None) >= timing.renew * 2);
     }
 
     #[test]

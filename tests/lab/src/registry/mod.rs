@@ -90,7 +90,7 @@ struct State {
 
 /// The registry of a lab.
 pub struct Registry {
-    address: Ipv4Addr,
+    pub(crate) address: Ipv4Addr,
     ca: Ca,
     client: Client,
     log: Arc<Log>,

@@ -13,9 +13,14 @@ struct Scene {
 fn scene(fixture: &str, more: &[(&str, &str)]) -> Scene {
     let folder = tempfile::tempdir().unwrap();
     let seen = folder.path().join("seen").display().to_string();
-    let pairs =
-        [&[("TALOS_GHCR_CREDENTIAL", "canary-of-ours"), ("TALOS_GHCR_FUTURE", "canary"), ("HOME", "/nowhere")], more];
-    let mut environment = variables(&pairs.concat());
+    let ours = [
+        ("TALOS_GHCR_CREDENTIAL", "canary-of-ours"),
+        ("TALOS_GHCR_FUTURE", "canary"),
+        ("GH_TOKEN", "canary"),
+        ("GITHUB_TOKEN", "canary"),
+        ("HOME", "/nowhere"),
+    ];
+    let mut environment = variables(&[&ours, more].concat());
     environment.push(("PLUGIN_SEEN".into(), seen.into()));
     let sources = Sources { environment, ..sources(&fixtures().join(fixture)) };
     Scene { folder, sources }
@@ -42,7 +47,7 @@ fn is_dead(pid: Pid) -> bool {
 }
 
 #[tokio::test]
-async fn p05_a_plugin_gets_what_the_kubeconfig_gives_it_and_none_of_our_secrets() {
+async fn p05_p06_a_plugin_gets_what_the_kubeconfig_gives_it_and_none_of_our_secrets() {
     let scene = scene("plugin-token.yaml", &[]);
     let loaded = scene.load().await.unwrap();
     assert_eq!(token(&loaded.config.auth_info), "canary-from-plugin");

@@ -3,6 +3,7 @@
 use super::super::super::testing::Fault;
 use super::super::record::EVIDENCE;
 use super::*;
+use crate::ci::tests::{evidence, says};
 
 #[expect(clippy::needless_pass_by_value, reason = "reads better at the call")]
 fn held(holder: &str, duration: Value) -> Value {
@@ -124,6 +125,45 @@ async fn l04_a_holder_known_dead_is_taken_over_after_one_more_read() {
     take(&api, "me").await;
     let took = api.clock.now().since(began);
     assert!(took >= s(8) && took < s(9), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn l21_a_holder_whose_job_has_ended_is_taken_when_two_renewals_would_have_been_seen() {
+    let api = FakeApi::new();
+    put_with_evidence(&api, &evidence("17123", "2", "deploy", "r1"));
+    let asks = |api: &FakeApi, status| LeaseOptions { ci: Some(says(&api.clock, status)), ..options("me") };
+    let (told, progress) = recorded();
+    let began = api.clock.now();
+    acquire(&api.servers(), LeaseOptions { progress, ..asks(&api, "completed") }).await.unwrap();
+    let took = api.clock.now().since(began);
+    assert!(took >= s(60) && took < s(61), "{took:?}");
+    let first = told.lock().unwrap()[0].clone();
+    assert!(matches!(&first, LeaseProgress::TakingOver { why, .. } if why.contains("its job \"deploy\"")), "{first:?}");
+
+    // A runner that the server has lost goes on, and renews.
+    let api = FakeApi::new();
+    put_with_evidence(&api, &evidence("17123", "2", "deploy", "r1"));
+    let alive = {
+        let api = api.clone();
+        async move {
+            api.clock.sleep(s(30)).await;
+            api.edit(LEASE, |lease| lease["spec"]["renewTime"] = json!("2020-01-01T00:00:30.000000Z"));
+        }
+    };
+    let (held, ()) = tokio::join!(refused(&api, asks(&api, "completed")), alive);
+    assert!(held.why.contains("renewed the lease while we watched"), "{held}");
+    assert!(api.writes().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn l21_a_holder_whose_job_runs_is_left_alone_however_old_its_record() {
+    let api = FakeApi::new();
+    put_with_evidence(&api, &evidence("17123", "2", "deploy", "r1"));
+    let began = api.clock.now();
+    let ci = Some(says(&api.clock, "in_progress"));
+    let held = refused(&api, LeaseOptions { ci, ..options("me") }).await;
+    assert!(held.why.contains("in progress"), "{held}");
+    assert_eq!((api.clock.now().since(began), api.writes().len()), (Duration::ZERO, 0));
 }
 
 #[tokio::test(start_paused = true)]
