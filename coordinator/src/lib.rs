@@ -6,15 +6,18 @@
 //! - [`fleet`], [`order`], [`decide`](mod@decide), [`plan`], [`identity`], [`endpoint`]: pure, but for one name lookup.
 //! - [`gates`], [`kube`], [`registry`], [`holder`]: what is asked of etcd, Kubernetes, the registry, and this process.
 //! - [`rollout`]: the effects, one file a kind of step.
-//! - [`doctor`]: everything that a run depends on, in one list.
+//! - [`doctor`]: everything that a run depends on, in one list. [`fences`]: what runs hold or have left behind.
+//! - [`commands`]: what only people may decide, as commands to paste.
 //! - [`report`], [`cli`], [`exit`]: what people see and type, and what scripts are told.
 #![warn(missing_docs)]
 
 pub mod cli;
+pub mod commands;
 pub mod decide;
 pub mod doctor;
 pub mod endpoint;
 pub mod exit;
+pub mod fences;
 pub mod fleet;
 pub mod gates;
 pub mod holder;

@@ -20,9 +20,10 @@ use talos_proto::chain;
 use talos_proto::clock::Moment;
 use tokio_util::sync::CancellationToken;
 
+use crate::commands::uncordon;
 use crate::decide::{Action, Task, decide, left_over};
 use crate::exit::Exit;
-use crate::fleet::{Fencing, Talk};
+use crate::fleet::{Fencing, FleetNode, Talk};
 use crate::holder::Holder;
 use crate::inventory::{Context, Inventory, Known};
 use crate::kube::access;
@@ -94,6 +95,8 @@ pub struct Rollout {
     adopted_live: Vec<String>,
     /// Live nodes, by UID, that this run has staged and that were not seen loaded yet.
     staged_live: BTreeSet<String>,
+    /// Nodes, by UID, that the old script left cordoned without saying whether they were so before.
+    cordon_unknown: BTreeSet<String>,
     revision: Option<String>,
     /// Since when a node is only looked at again, by UID.
     trouble: BTreeMap<String, Moment>,
@@ -129,6 +132,7 @@ impl Rollout {
             rebooted: Vec::new(),
             adopted_live: Vec::new(),
             staged_live: BTreeSet::new(),
+            cordon_unknown: BTreeSet::new(),
             revision: None,
             trouble: BTreeMap::new(),
             warned: BTreeSet::new(),
@@ -242,7 +246,7 @@ impl Rollout {
                 Err(error) => error,
             };
             if let Some(holder) = self.lost() {
-                self.fail(Exit::ControlLost, "", format!("the lease was lost to {holder}"));
+                self.fail(Exit::ControlLost, "", format!("the lease was lost to {holder}{}", self.lease_facts()));
                 return None;
             }
             let passing = error.may_pass() || self.lease.is_some();
@@ -264,10 +268,10 @@ impl Rollout {
     async fn begin(&mut self, inventory: &Inventory, actions: &[Action]) -> bool {
         if let Some(legacy) = inventory.legacy.as_ref().filter(|legacy| legacy.holder.is_some()) {
             let holder = legacy.holder.clone().unwrap_or_default();
-            let link = legacy.run_link().map(|link| format!(", run {link}")).unwrap_or_default();
             let name = self.env.context.settings.legacy_lease.as_ref().map(ToString::to_string).unwrap_or_default();
             let reason = format!(
-                "the old script's Lease {name} is held by {holder}{link}; it counts as dead only by evidence: let that run end, or free its Lease with its own --recover-fences"
+                "the old script's Lease {name} is held by {holder}; it counts as dead only by evidence: let that run end, or see `talos-ghcr fences` ({})",
+                legacy.facts("")
             );
             self.fail(Exit::Refused, "", reason);
             return false;
@@ -282,7 +286,7 @@ impl Rollout {
             return false;
         }
         let planes = inventory.snapshot.nodes.iter().filter(|node| node.kube.control_plane);
-        let addresses = planes.filter_map(crate::fleet::FleetNode::address).collect();
+        let addresses = planes.filter_map(FleetNode::address).collect();
         for dropped in self.env.context.servers.extend(addresses).await {
             self.env.progress.event("", &format!("API server at {} is not used: {}", dropped.address, dropped.reason));
         }
@@ -397,6 +401,18 @@ impl Rollout {
                 self.leave(node.name(), "its fence is kept: the next run goes on from it".to_owned());
             }
         }
+        let cordoned = |node: &&FleetNode| node.kube.unschedulable && self.cordon_unknown.contains(&node.kube.uid);
+        let cordoned: Vec<_> = snapshot.nodes.iter().filter(cordoned).map(|node| node.kube.clone()).collect();
+        for node in &cordoned {
+            if self.left.contains_key(&node.name) {
+                continue;
+            }
+            let command = uncordon(node).text(&self.env.context.settings.kubectl);
+            let reason = format!(
+                "still cordoned: the old script did not record whether it was cordoned before. If nobody wants it so: {command}"
+            );
+            self.leave(&node.name, reason);
+        }
         let held = inventory.lease.as_ref().and_then(|lease| lease.holder.as_ref());
         if self.lease.is_none()
             && self.exit == Exit::Done
@@ -411,12 +427,15 @@ impl Rollout {
         let Some(lease) = self.lease.take() else { return };
         if let LeaseState::Lost { holder } = &*lease.state().borrow() {
             self.exit = self.exit.worse(Exit::ControlLost);
-            self.left.insert(String::new(), format!("the lease was lost to {holder}; run the same command again"));
+            let facts = lease.facts();
+            let words = format!("the lease was lost to {holder} ({facts}); run the same command again");
+            self.left.insert(String::new(), words);
             return;
         }
         match lease.release().await {
             Ok(Release::TakenBy { holder }) => {
-                self.env.progress.event("", &format!("the lease was taken by {holder} in the meantime"));
+                let words = format!("the lease was taken by {holder} in the meantime ({})", lease.facts());
+                self.env.progress.event("", &words);
             }
             Ok(_) => self.env.progress.event("", "lease released"),
             Err(error) => {
@@ -430,6 +449,11 @@ impl Rollout {
     fn lost(&self) -> Option<String> {
         let state = self.lease.as_ref()?.state().borrow().clone();
         if let LeaseState::Lost { holder } = state { Some(holder) } else { None }
+    }
+
+    /// What the Lease said when it was seen last, in parentheses.
+    fn lease_facts(&self) -> String {
+        self.lease.as_ref().map(|lease| format!(" ({})", lease.facts())).unwrap_or_default()
     }
 
     fn stopping(&self) -> bool {
@@ -453,6 +477,6 @@ impl Rollout {
 }
 
 /// A node whose fence we hold and that we leave so: a human must see it.
-fn lost_sight(node: &crate::fleet::FleetNode) -> bool {
+fn lost_sight(node: &FleetNode) -> bool {
     matches!(node.fencing, Fencing::Ours { .. } | Fencing::Residue { .. }) && !matches!(node.talk, Talk::NotTalos(_))
 }
