@@ -65,12 +65,14 @@ pub fn document(seen: &Seen, names: LeaseNames<'_>, kubectl: &Kubectl, now: Time
     let warnings = seen.nodes.iter().filter(both).map(|node| {
         format!("{} also carries a fence of the old script: it is looked at when the other is gone", node.name)
     });
+    let (refused, next_run) = report.next_run(&fences);
     FencesDocument {
         schema_version: crate::plan::SCHEMA_VERSION,
         kind: "Fences",
         held: !fences.is_empty() || leases.iter().any(|lease| lease.holder.is_some()),
         nodes: seen.nodes.len(),
-        next_run: report.next_run(&fences),
+        refused,
+        next_run,
         decisions: decisions.into_iter().flatten().chain(freed).collect(),
         warnings: warnings.collect(),
         fences,
@@ -103,7 +105,10 @@ impl Report<'_> {
             Fencing::Free => return None,
             // Without a holder of our own no fence is ours.
             Fencing::Ours { fence, .. } | Fencing::Residue { fence, .. } => {
-                let (action, next_run) = ("adopt", adopted(fence));
+                let (action, next_run) = match self.holder(fence, record).state {
+                    "alive" => ("leave", "leaves it to its holder, who is at work".to_owned()),
+                    _ => ("adopt", adopted(fence)),
+                };
                 (self.row(node, fence, record, action, next_run), self.after(node, fence))
             }
             Fencing::Foreign { raw, fence } => {
@@ -245,40 +250,39 @@ impl Report<'_> {
         Decision { object, why, command: patch.text(self.kubectl) }
     }
 
-    /// What the next run does about the Leases, and then about the fences.
-    fn next_run(&self, fences: &[FenceRow]) -> String {
+    /// Whether the next run is refused, and what it does about the Leases and then about the fences.
+    fn next_run(&self, fences: &[FenceRow]) -> (bool, String) {
         let then = match fences.iter().filter(|fence| fence.action != "leave").count() {
             0 => "",
             _ => ", then puts in order what is fenced",
         };
-        if self.names.script != self.names.ours
-            && let Some((record, holder)) =
-                self.record(self.names.script).and_then(|it| Some((it, it.holder.as_ref()?)))
+        let name = self.names.script;
+        if name != self.names.ours
+            && let Some((record, holder)) = self.record(name).and_then(|it| Some((it, it.holder.as_ref()?)))
+            && !matches!(life(record), Life::Dead(_))
         {
-            let life = life(record);
-            if !matches!(life, Life::Dead(_)) {
-                return format!(
-                    "refuses with exit 3: the old script's Lease {} is held by {holder} ({life})",
-                    self.names.script
-                );
-            }
+            let why = "which counts as dead only by evidence";
+            return (true, format!("refuses with exit 3: the old script's Lease {name} is held by {holder}, {why}"));
         }
         let (ours, name) = (self.record(self.names.ours), self.names.ours);
         let Some((record, holder)) = ours.and_then(|record| Some((record, record.holder.as_ref()?))) else {
-            return format!("takes the Lease {name}, which nobody holds{then}");
+            return (false, format!("takes the Lease {name}, which nobody holds{then}"));
         };
         // Our own name is none of theirs.
         match evaluate(record, "", std::time::Duration::ZERO, &life(record), Takeover::Auto, &Timing::default()) {
-            Evaluation::Free | Evaluation::Ours => format!("takes the Lease {name}{then}"),
-            Evaluation::HeldAlive { why } => {
-                format!("refuses with exit 3: the Lease {name} is held by {holder}, who lives ({why})")
+            Evaluation::Free | Evaluation::Ours => (false, format!("takes the Lease {name}{then}")),
+            Evaluation::HeldAlive { .. } => {
+                (true, format!("refuses with exit 3: the Lease {name} is held by {holder}, who lives"))
             }
-            Evaluation::TakeOver { why } => {
-                format!("takes the Lease {name} over, for its holder is dead ({why}){then}")
+            Evaluation::TakeOver { .. } => {
+                (false, format!("takes the Lease {name} over, for its holder is dead{then}"))
             }
-            Evaluation::Watch { left } => format!(
-                "watches the Lease {name}: takes it over when it stood unchanged for {}{then}; refuses with exit 3 when {holder} renews it",
-                short(left)
+            Evaluation::Watch { left } => (
+                false,
+                format!(
+                    "watches the Lease {name}: takes it over when it stood unchanged for {}{then}; refuses with exit 3 when {holder} renews it",
+                    short(left)
+                ),
             ),
         }
     }

@@ -284,8 +284,8 @@ async fn l12_a_run_whose_lease_was_taken_says_what_stands_in_it() {
     let time = micros(Timestamp::now());
     bed.put_lease(lease(&held(OTHER, 30, &time)));
     drop(gate);
-    claim.cut();
     let lost = ended(child).await.expect(5);
+    claim.cut();
     let record = bed.lease().expect("it is held");
     let version = format!("resourceVersion {}", record["metadata"]["resourceVersion"].as_str().unwrap_or_default());
     let link = "run https://github.example/acme/infra/actions/runs/17123456789/attempts/2";

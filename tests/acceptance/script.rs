@@ -118,7 +118,8 @@ async fn f19_while_the_scripts_lease_is_held_its_fence_is_untouched() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn f19_a_journal_that_cannot_be_read_blocks_only_its_node_and_a_phase_alone_is_no_fence() {
-    let bed = two_workers().await;
+    // The third has room for what is drained off the second.
+    let bed = Bed::new(|options| (options.control_planes, options.workers) = (1, 3)).await;
     annotate(&bed, "worker-1", &[(OWNER, RUN), (PHASE, "mutating"), (JOURNAL, "{}")], true);
     // It stays on every node that the script has processed.
     annotate(&bed, "worker-2", &[(PHASE, "mutating")], false);

@@ -59,7 +59,7 @@ pub struct DoctorArgs {
 /// Flags of `fences`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Needs only the kubeconfig: the flags about Talos, the credential and nodes are taken and not used, so that those of a run can be given. All nodes are looked at."
+    after_help = "Needs only the kubeconfig: the flags about Talos, the credential and nodes are taken as everywhere, and not used. All nodes are looked at."
 )]
 pub struct FencesArgs {
     /// Where.

@@ -21,6 +21,8 @@ pub struct FencesDocument {
     pub fences: Vec<FenceRow>,
     /// Ours, the old script's, and each that a fence names.
     pub leases: Vec<LeaseRow>,
+    /// The next run is refused with 3 as things stand.
+    pub refused: bool,
     /// What the next run with something to do does about them.
     pub next_run: String,
     /// What only a human may decide.

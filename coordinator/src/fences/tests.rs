@@ -80,7 +80,9 @@ fn f17_what_the_next_run_does_follows_the_life_of_the_holder() {
     for (record, state, next) in cases {
         let document = shown(vec![fenced("w1", ours)], &[(ours, record)]);
         let fence = &document.fences[0];
-        assert_eq!((fence.action, fence.life.as_ref().unwrap().state), ("adopt", state), "{}", document.next_run);
+        let action = if state == "alive" { "leave" } else { "adopt" };
+        assert_eq!((fence.action, fence.life.as_ref().unwrap().state), (action, state), "{}", document.next_run);
+        assert_eq!(document.refused, state == "alive");
         assert!(document.next_run.starts_with(next), "{next}: {}", document.next_run);
         assert_eq!((fence.cordon, fence.age_seconds), ("fence", Some(600.0)));
         assert!(document.held && document.decisions.is_empty(), "a run takes it by itself");

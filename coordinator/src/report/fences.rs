@@ -26,9 +26,13 @@ pub fn text(document: &FencesDocument, wide: bool) -> String {
         text.push_str("Nothing is held.\n");
         return text;
     }
-    line(&mut text, &format!("\nThe next run {}.", document.next_run));
+    if !text.ends_with("\n\n") {
+        text.push('\n');
+    }
+    line(&mut text, &format!("The next run {}.", document.next_run));
     if document.decisions.is_empty() {
-        text.push_str("Nothing has to be done by hand.\n");
+        let then = if document.refused { "wait until that run has ended" } else { "run the same command again" };
+        let _ = writeln!(text, "Nothing has to be done by hand: {then}.");
         return text;
     }
     text.push_str("\nOnly you may decide:\n");

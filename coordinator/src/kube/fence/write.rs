@@ -130,7 +130,6 @@ pub enum Released {
     NodeGone,
 }
 
-/// What a look at the Node came to.
 pub(super) enum Next<T> {
     Done(T),
     Patch(Vec<Value>),
@@ -297,7 +296,6 @@ pub async fn discard(
     }
 }
 
-/// What a release changes, and what it tests.
 pub(crate) fn release_patch(now: &NodeView, fence: &Fence, old: &str) -> Vec<Value> {
     let mut operations = vec![
         patch::test("/metadata/uid", &now.uid),
