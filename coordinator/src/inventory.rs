@@ -22,9 +22,10 @@ use crate::holder::Life;
 use crate::identity::mismatch;
 use crate::kube::api_servers::{ApiServers, ReadError};
 use crate::kube::fence::Fence;
+use crate::kube::fence::script::ScriptFence;
 use crate::kube::lease::{self, LeaseRecord};
 use crate::kube::nodes::{self, NodeView};
-use crate::settings::{LeaseName, Settings};
+use crate::settings::{LeaseName, LeaseNames, Settings};
 
 /// Nodes that are asked at once.
 const AT_ONCE: usize = 16;
@@ -201,7 +202,7 @@ impl Context {
     /// [`ReadError`] when Kubernetes does not answer.
     pub async fn look_at_fence(&self, before: &FleetNode, known: &Known) -> Result<Option<FleetNode>, ReadError> {
         let Some(kube) = nodes::get(&self.servers, before.name()).await? else { return Ok(None) };
-        let fencing = fencing(&kube, known, &self.settings.lease.to_string());
+        let fencing = fencing(&kube, before.boot(), known, self.settings.leases());
         Ok(Some(FleetNode { fencing, busy: None, kube, ..before.clone() }))
     }
 
@@ -221,7 +222,7 @@ impl Context {
     async fn judge_foreign_fences(&self, fleet: &mut [FleetNode], sure: bool) {
         let mut leases: BTreeMap<String, Result<Option<LeaseRecord>, String>> = BTreeMap::new();
         for node in fleet {
-            let Fencing::Foreign { raw, fence } = &node.fencing else { continue };
+            let Fencing::Foreign { fence, .. } = &node.fencing else { continue };
             if !leases.contains_key(&fence.lease) {
                 // A Lease that cannot be read blocks only the node whose fence names it.
                 let record = match fence.lease.parse::<LeaseName>() {
@@ -231,16 +232,14 @@ impl Context {
                 leases.insert(fence.lease.clone(), record);
             }
             let Some(Ok(record)) = leases.get(&fence.lease) else { continue };
-            let residue = match record.as_ref().filter(|record| record.holder.is_some()) {
+            let dead = match record.as_ref().filter(|record| record.holder.is_some()) {
                 None => true,
                 Some(held) => {
                     let judged = self.life_of_holder(held).await;
                     matches!(judged.life, Life::Dead(_)) && (!sure || self.is_sure(held, &judged))
                 }
             };
-            if residue {
-                node.fencing = Fencing::Residue { raw: raw.clone(), fence: fence.clone() };
-            }
+            node.fencing = judged(node.fencing.clone(), dead);
         }
     }
 
@@ -251,7 +250,12 @@ impl Context {
         let judgement = facts.map(|facts| judge(facts, &self.desired, &memory.pull, self.talos.clock().utc()));
         FleetNode {
             mismatch: facts.and_then(|facts| mismatch(&kube, facts)),
-            fencing: fencing(&kube, known, &self.settings.lease.to_string()),
+            fencing: fencing(
+                &kube,
+                facts.and_then(|facts| facts.boot.seen()).map(String::as_str),
+                known,
+                self.settings.leases(),
+            ),
             left_out: self.settings.leaves_out(&kube.name),
             reboot_again: self.settings.reboot_again.contains(&kube.name),
             talk,
@@ -313,11 +317,20 @@ fn say(error: &CallError) -> String {
     }
 }
 
-/// Whose fence stands on the Node. A fence under our lease is ours or residue: who else could have written it is dead,
-/// or the lease will not be given to us.
-fn fencing(node: &NodeView, known: &Known, lease: &str) -> Fencing {
+/// A fence under another Lease is residue when that one is gone, free, or its holder is dead by evidence.
+pub(crate) fn judged(fencing: Fencing, dead: bool) -> Fencing {
+    match fencing {
+        Fencing::Foreign { raw, fence } if dead => Fencing::Residue { raw, fence },
+        other => other,
+    }
+}
+
+/// Whose fence stands on the Node, which is in that boot if Talos says so. A fence under our lease is ours or residue: who
+/// else could have written it is dead, or the lease will not be given to us.
+pub(crate) fn fencing(node: &NodeView, boot: Option<&str>, known: &Known, leases: LeaseNames<'_>) -> Fencing {
+    let lease = leases.ours.to_string();
     match Fence::on(node) {
-        None => Fencing::Free,
+        None => script_fencing(node, boot, leases),
         Some((_, Err(error))) => Fencing::Unreadable(format!("the fence on {} cannot be read: {error}", node.name)),
         Some((raw, Ok(fence))) if fence.uid != node.uid => Fencing::Misplaced { raw: raw.to_owned() },
         Some((raw, Ok(fence))) if Some(&fence.holder) == known.holder.as_ref() => {
@@ -326,6 +339,18 @@ fn fencing(node: &NodeView, known: &Known, lease: &str) -> Fencing {
         Some((raw, Ok(fence))) if fence.lease == lease => Fencing::Residue { raw: raw.to_owned(), fence },
         Some((raw, Ok(fence))) => Fencing::Foreign { raw: raw.to_owned(), fence },
     }
+}
+
+/// The same of the fence of the script that this tool replaces: it stands under the script's Lease.
+fn script_fencing(node: &NodeView, boot: Option<&str>, leases: LeaseNames<'_>) -> Fencing {
+    let script = match ScriptFence::on(node) {
+        None => return Fencing::Free,
+        Some(Err(error)) => return Fencing::Unreadable(format!("the fence on {} cannot be read: {error}", node.name)),
+        Some(Ok(script)) => script,
+    };
+    let fence = script.as_fence(node, &leases.script.to_string(), boot.unwrap_or(&node.boot_id));
+    let raw = script.owner;
+    if leases.script == leases.ours { Fencing::Residue { raw, fence } } else { Fencing::Foreign { raw, fence } }
 }
 
 /// A context that the steps of a roll share.

@@ -7,16 +7,19 @@
 //! - [`gates`], [`kube`], [`registry`], [`holder`], [`ci`]: what is asked of etcd, Kubernetes, the registry, this
 //!   machine's processes, and GitHub.
 //! - [`rollout`]: the effects, one file a kind of step.
-//! - [`doctor`]: everything that a run depends on, in one list.
+//! - [`doctor`]: everything that a run depends on, in one list. [`fences`]: what runs hold or have left behind.
+//! - [`commands`]: what only people may decide, as commands to paste.
 //! - [`report`], [`cli`], [`exit`]: what people see and type, and what scripts are told.
 #![warn(missing_docs)]
 
 pub mod ci;
 pub mod cli;
+pub mod commands;
 pub mod decide;
 pub mod doctor;
 pub mod endpoint;
 pub mod exit;
+pub mod fences;
 pub mod fleet;
 pub mod gates;
 pub mod holder;

@@ -242,6 +242,9 @@ fn fence_words(fencing: &Fencing) -> Option<String> {
         Fencing::Ours { fence, .. } => {
             Some(format!("ours, {:?} since {}", fence.step, fence.step_since).to_lowercase())
         }
+        Fencing::Residue { fence, .. } if fence.is_the_scripts() => {
+            Some(format!("{} by the old script's run {}", fence.step, fence.holder))
+        }
         Fencing::Residue { fence, .. } => {
             Some(format!("{:?} by {} since {}", fence.step, fence.holder, fence.since).to_lowercase())
         }

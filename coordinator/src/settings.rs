@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use agent::credential::RegistryHost;
 
+use crate::commands::Kubectl;
 use crate::decide::FleetPolicy;
 use crate::kube::drain::DrainOptions;
 use crate::kube::lease::{Takeover, Timing};
 
 /// The name of a Lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeaseName {
     /// Its namespace.
     pub namespace: String,
@@ -58,6 +59,15 @@ pub struct Budgets {
     pub run: Option<Duration>,
 }
 
+/// The Leases that a fence may stand under without naming it to us.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseNames<'a> {
+    /// Ours.
+    pub ours: &'a LeaseName,
+    /// The old script's; ours as well while both tools are in use.
+    pub script: &'a LeaseName,
+}
+
 /// Everything that the flags decide.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -85,6 +95,8 @@ pub struct Settings {
     pub fleet: FleetPolicy,
     /// One or two control planes: their reboot takes the API or the quorum away.
     pub allow_control_plane_outage: bool,
+    /// How people reach the cluster, for the commands that are printed.
+    pub kubectl: Kubectl,
     /// About pods.
     pub drain: DrainOptions,
     /// How long things may take.
@@ -92,6 +104,12 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The Leases' names.
+    #[must_use]
+    pub fn leases(&self) -> LeaseNames<'_> {
+        LeaseNames { ours: &self.lease, script: self.legacy_lease.as_ref().unwrap_or(&self.lease) }
+    }
+
     /// Whether the node of that name is left alone.
     #[must_use]
     pub fn leaves_out(&self, name: &str) -> bool {

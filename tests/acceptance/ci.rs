@@ -140,7 +140,7 @@ async fn l21_p06_a_job_that_has_completed_is_taken_over_and_the_token_is_seen_by
     let said = told(ending.await.expect("it ends in order"), 0);
     let words = "its job \"deploy\" of run 17123456789, attempt 2, completed 12m";
     assert!(said.contains("taking the lease of") && said.contains(words), "{said}");
-    assert!(!said.contains("taken over in"), "without the long watch: {said}");
+    assert!(!said.contains("taken over unless"), "without the long watch: {said}");
     assert!(scene.is_proved() && !lease_is_held(&scene.bed));
     let seen = scene.github.seen();
     assert_eq!(seen.len(), 1, "asked once: {seen:?}");
@@ -215,7 +215,7 @@ async fn l21_what_github_does_not_tell_is_unknown_and_the_rule_of_time_decides()
     scene.github.fault(Some(Fault::Answer(502)));
     let _ = scene.github.seen();
     let said = told(finish(scene.prove(&[])).await, 0);
-    assert!(said.contains("taken over in") && said.contains("HTTP 502"), "{said}");
+    assert!(said.contains("taken over unless") && said.contains("HTTP 502"), "{said}");
     assert_eq!(scene.github.seen().len(), 1);
     assert!(scene.is_proved());
 }

@@ -56,7 +56,17 @@ impl Bed {
 #[track_caller]
 fn assert_refused(bed: &Bed, refused: Ended) -> String {
     let said = refused.expect(3).stderr;
-    for part in [OTHER, "kube-system/talos-ghcr", "transitions 535", "s ago"] {
+    let record = bed.lease().expect("it is held");
+    let time = format!("renewTime {}", record["spec"]["renewTime"].as_str().unwrap_or_default());
+    let seconds = format!("duration {}s", record["spec"]["leaseDurationSeconds"]);
+    // Where the holder goes on renewing, time and version have moved on.
+    let (time, version) = match &said {
+        said if said.contains("while we watched") => ("renewTime 20".to_owned(), "resourceVersion ".to_owned()),
+        _ => (time, format!("resourceVersion {}", record["metadata"]["resourceVersion"].as_str().unwrap_or_default())),
+    };
+    let parts =
+        [OTHER, "kube-system/talos-ghcr", "transitions 535", "s ago", "same_holder=false", &time, &seconds, &version];
+    for part in parts {
         assert!(said.contains(part), "the refusal says {part:?}: {said}");
     }
     assert!(said.contains("https://github.example/acme/infra/actions/runs/17123456789/attempts/2"), "{said}");
@@ -261,4 +271,30 @@ async fn l27_while_the_old_script_holds_its_lease_nothing_is_written() {
     bed.lab.reset_counters();
     bed.prove("worker-1", &[]).await.expect(0);
     assert_eq!(bed.writes(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn l12_a_run_whose_lease_was_taken_says_what_stands_in_it() {
+    let bed = Bed::default().await;
+    let mut gate = crate::scene::Gate::new(&bed);
+    let mut run = bed.roll(&["-n", "worker-1", "-o", "json"]);
+    run.env("GITHUB_SERVER_URL", "https://github.example").env("GITHUB_REPOSITORY", "acme/infra");
+    let child = run.kill_on_drop(true).spawn().expect("the product starts");
+    let claim = gate.hold_fence(When::Before, "worker-1", None).await;
+    let time = micros(Timestamp::now());
+    bed.put_lease(lease(&held(OTHER, 30, &time)));
+    drop(gate);
+    let lost = ended(child).await.expect(5);
+    claim.cut();
+    let record = bed.lease().expect("it is held");
+    let version = format!("resourceVersion {}", record["metadata"]["resourceVersion"].as_str().unwrap_or_default());
+    let link = "run https://github.example/acme/infra/actions/runs/17123456789/attempts/2";
+    let time = format!("renewTime {time}");
+    for part in [OTHER, "same_holder=false", "transitions 535", &time, "duration 30s", &version, link] {
+        assert!(lost.stderr.contains(part), "{part}: {}", lost.stderr);
+        let document = lost.json();
+        let left = document["left"][""].as_str().unwrap_or_default();
+        assert!(left.contains(part), "{part}: {document:#}");
+    }
+    assert_eq!(bed.truth_of("worker-1").fence, None);
 }

@@ -38,6 +38,9 @@ pub enum Command {
     Run(RunArgs),
     /// Check the four claims of each node: configured, loaded, pull, proof; changes nothing.
     Verify(VerifyArgs),
+    /// Show what runs hold or have left behind: fences on nodes, Leases, who holds them, what the next `run` does with
+    /// them, and the command for what only you may decide; changes nothing.
+    Fences(FencesArgs),
     /// Look at everything that a run depends on: registry, identity, permissions, nodes; changes nothing.
     Doctor(DoctorArgs),
 }
@@ -49,6 +52,17 @@ pub struct DoctorArgs {
     #[arg(long, env = "TALOS_GHCR_REGISTRY_ONLY")]
     pub registry_only: bool,
     /// Where and with what.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Flags of `fences`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs only the kubeconfig: the flags about Talos, the credential and nodes are taken as everywhere, and not used. All nodes are looked at."
+)]
+pub struct FencesArgs {
+    /// Where.
     #[command(flatten)]
     pub common: Common,
 }

@@ -16,6 +16,7 @@ use zeroize::Zeroizing;
 
 use super::args::{Common, MissingProof, Roll, TakeoverArg, Time};
 use crate::ci::Ci;
+use crate::commands::Kubectl;
 use crate::decide::{FleetPolicy, MaxUnavailable};
 use crate::exit::Exit;
 use crate::inventory::Context;
@@ -105,6 +106,20 @@ pub fn credential_only(common: &Common) -> Result<Desired, ConnectError> {
     Desired::read(&bytes, &common.registry).map_err(ConnectError::Credential)
 }
 
+/// Only Kubernetes, for what needs neither Talos nor a credential.
+///
+/// # Errors
+/// [`ConnectError`] about the kubeconfig.
+pub async fn kubernetes_only(common: &Common, clock: &Clock) -> Result<(ApiServers, Kubectl), ConnectError> {
+    let kubectl = Kubectl {
+        kubeconfig: common.kubeconfig.clone().filter(|path| !path.as_os_str().is_empty()),
+        context: common.kube_context.clone().filter(|context| !context.is_empty()),
+    };
+    let (file, context) = (kubectl.kubeconfig.as_deref(), kubectl.context.as_deref());
+    let servers = ApiServers::connect(file, context, clock.clone()).await?;
+    Ok((servers, kubectl))
+}
+
 /// Reads every file that the flags name, and connects nothing yet.
 ///
 /// # Errors
@@ -156,6 +171,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
     let identity = Identity::from_context(&selected, clock.utc())
         .map_err(|source| ConnectError::Identity { file: file.clone(), source })?;
     let talos = Talos::new(&identity, &selected.endpoints, route.into(), clock.clone())?;
+    let kubectl = Kubectl { kubeconfig: kubeconfig.clone(), context: kube_context.clone() };
     let servers = ApiServers::connect(kubeconfig.as_deref(), kube_context.as_deref(), clock.clone()).await?;
     let settings = Settings {
         registries: registry,
@@ -178,6 +194,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
             },
         },
         allow_control_plane_outage: roll.allow_control_plane_outage,
+        kubectl,
         drain: DrainOptions {
             ignore_daemonsets: roll.ignore_daemonsets,
             delete_emptydir_data: roll.delete_emptydir_data,

@@ -14,6 +14,7 @@ use args::{Cli, Command};
 pub mod args;
 pub mod connect;
 mod doctor;
+mod fences;
 mod plan;
 mod run;
 mod signals;
@@ -48,6 +49,7 @@ pub fn main() -> ExitCode {
             Command::Plan(args) => plan::plan(args).await,
             Command::Verify(args) => verify::verify(args).await,
             Command::Doctor(args) => Box::pin(doctor::doctor(args)).await,
+            Command::Fences(args) => fences::fences(args).await,
             Command::Run(args) => Box::pin(run::run(args)).await,
         }
     });

@@ -4,6 +4,7 @@
 //! is no moment in which a node is cordoned by us and does not say so. A run that dies leaves it behind, and the next
 //! one reads in it all that it needs.
 
+pub mod script;
 mod write;
 
 #[cfg(test)]
@@ -17,6 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::nodes::NodeView;
 
+pub(crate) use write::release_patch;
 pub use write::{ClaimError, FenceError, Released, claim, discard, release, revert, update};
 
 /// The annotation on the Node.
@@ -56,6 +58,10 @@ pub struct Fence {
     pub reboot_calls: u32,
     /// The node was cordoned before us, and stays so after us.
     pub cordoned_before: bool,
+    /// Taken over from a tool that did not record whether the node was cordoned before: it stays cordoned, and a human
+    /// is told.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cordon_unknown: bool,
     /// What [`SCALE_DOWN_DISABLED`] was before we set it; left out when we did not touch it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale_down_before: Option<ScaleDown>,
@@ -142,6 +148,7 @@ impl Fence {
             boot: boot.to_owned(),
             reboot_calls: 0,
             cordoned_before: node.unschedulable,
+            cordon_unknown: false,
             scale_down_before: scale_down_before(node),
             revision: revision.to_owned(),
             since: now,
@@ -165,6 +172,12 @@ impl Fence {
     #[must_use]
     pub fn at(&self, step: Step, now: Timestamp) -> Self {
         Self { step, step_since: whole_seconds(now), ..self.clone() }
+    }
+
+    /// It is the old script's, seen as one of ours: that names no Lease and no time.
+    #[must_use]
+    pub fn is_the_scripts(&self) -> bool {
+        self.lease_uid.is_empty()
     }
 
     /// The annotation's value.

@@ -15,7 +15,7 @@ mod lab_test;
 mod lanes;
 pub mod lease;
 pub mod nodes;
-mod patch;
+pub(crate) mod patch;
 #[cfg(test)]
 mod testing;
 mod watch;

@@ -163,12 +163,16 @@ pub async fn drain(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result
 /// Removes the fence and undoes the cordon if it is ours.
 pub async fn release(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
     let lease = env.held()?;
-    let Fencing::Ours { raw, .. } = &node.fencing else { return Ok(End::Done) };
+    let Fencing::Ours { raw, fence, .. } = &node.fencing else { return Ok(End::Done) };
     let released = fence::release(&env.context.servers, &*lease, &node.kube, raw).await?;
     learned.released = true;
     env.use_again(node);
     match released {
         Released::Free { schedulable: true, .. } => env.say(node, "uncordoned and released"),
+        Released::Free { schedulable: false, .. } if fence.cordon_unknown => {
+            learned.cordon_unknown = true;
+            env.say(node, "released, still cordoned: the old script did not record whether it was cordoned before");
+        }
         Released::Free { schedulable: false, .. } => env.say(node, "released, still cordoned as somebody else left it"),
         Released::NodeGone => env.say(node, "gone"),
     }
@@ -187,9 +191,17 @@ pub async fn adopt(env: &Env, node: &FleetNode) -> Result<End, End> {
         }
         _ => return Ok(End::Done),
     };
-    let ours = fence.adopted(lease.claimant(), env.clock().utc());
-    fence::update(&env.context.servers, &*lease, &node.kube, raw, &ours).await?;
-    env.say(node, &format!("adopted the fence of {} ({:?})", fence.holder, fence.step).to_lowercase());
+    let (servers, now) = (&env.context.servers, env.clock().utc());
+    let ours = fence.adopted(lease.claimant(), now);
+    if node.kube.annotations.contains_key(fence::ANNOTATION) {
+        fence::update(servers, &*lease, &node.kube, raw, &ours).await?;
+        env.say(node, &format!("adopted the fence of {} ({})", fence.holder, fence.step));
+    } else {
+        // The script did not say since when.
+        let ours = Fence { since: ours.step_since, ..ours };
+        fence::script::take_over(servers, &*lease, &node.kube, &ours).await?;
+        env.say(node, &format!("adopted the old script's fence of {} ({})", fence.holder, fence.step));
+    }
     Ok(End::Done)
 }
 

@@ -78,11 +78,9 @@ impl Rollout {
                     // Nothing mutates any more, for no permit is given; what waits is broken off.
                     running.shutdown().await;
                     let holder = self.lost().unwrap_or_default();
-                    self.fail(
-                        Exit::ControlLost,
-                        "",
-                        format!("the lease was taken by {holder}; fences are left to them"),
-                    );
+                    let words =
+                        format!("the lease was taken by {holder}; fences are left to them{}", self.lease_facts());
+                    self.fail(Exit::ControlLost, "", words);
                     return;
                 }
                 Woken::Stopped => patience = Some(self.env.clock().now() + LAST_CALLS),
@@ -201,6 +199,9 @@ impl Rollout {
         if learned.released {
             self.known.claimed.remove(&uid);
         }
+        if learned.cordon_unknown {
+            self.cordon_unknown.insert(uid.clone());
+        }
         if matches!(&task, Task::Step(Step::Stage) | Task::Canary) && !matches!(end, End::Done) {
             self.env.restarts(&before, false);
         }
@@ -282,7 +283,8 @@ impl Rollout {
             // Ridden out: the writer goes on trying, and nothing mutates until it has renewed.
             End::NoPermit(no @ (NoPermit::Lapsed | NoPermit::TooLate { .. })) => {
                 if self.troubled_for(name, uid, &format!("waiting: {no}")) >= budgets.reboot {
-                    self.fail(Exit::ControlLost, name, format!("{no}, for longer than a reboot may take"));
+                    let words = format!("{no}, for longer than a reboot may take{}", self.lease_facts());
+                    self.fail(Exit::ControlLost, name, words);
                     self.env.stop.cancel();
                 }
             }

@@ -21,9 +21,10 @@ use talos_proto::chain;
 use talos_proto::clock::Moment;
 use tokio_util::sync::CancellationToken;
 
+use crate::commands::uncordon;
 use crate::decide::{Action, Task, decide, left_over};
 use crate::exit::Exit;
-use crate::fleet::{Fencing, Talk};
+use crate::fleet::{Fencing, FleetNode, Talk};
 use crate::holder::Holder;
 use crate::inventory::{Context, Inventory, Known};
 use crate::kube::access;
@@ -95,6 +96,8 @@ pub struct Rollout {
     adopted_live: Vec<String>,
     /// Live nodes, by UID, that this run has staged and that were not seen loaded yet.
     staged_live: BTreeSet<String>,
+    /// Nodes, by UID, that the old script left cordoned without saying whether they were so before.
+    cordon_unknown: BTreeSet<String>,
     revision: Option<String>,
     /// Since when a node is only looked at again, by UID.
     trouble: BTreeMap<String, Moment>,
@@ -130,6 +133,7 @@ impl Rollout {
             rebooted: Vec::new(),
             adopted_live: Vec::new(),
             staged_live: BTreeSet::new(),
+            cordon_unknown: BTreeSet::new(),
             revision: None,
             trouble: BTreeMap::new(),
             warned: BTreeSet::new(),
@@ -243,7 +247,7 @@ impl Rollout {
                 Err(error) => error,
             };
             if let Some(holder) = self.lost() {
-                self.fail(Exit::ControlLost, "", format!("the lease was lost to {holder}"));
+                self.fail(Exit::ControlLost, "", format!("the lease was lost to {holder}{}", self.lease_facts()));
                 return None;
             }
             let passing = error.may_pass() || self.lease.is_some();
@@ -276,7 +280,7 @@ impl Rollout {
             return false;
         }
         let planes = inventory.snapshot.nodes.iter().filter(|node| node.kube.control_plane);
-        let addresses = planes.filter_map(crate::fleet::FleetNode::address).collect();
+        let addresses = planes.filter_map(FleetNode::address).collect();
         for dropped in self.env.context.servers.extend(addresses).await {
             self.env.progress.event("", &format!("API server at {} is not used: {}", dropped.address, dropped.reason));
         }
@@ -392,6 +396,18 @@ impl Rollout {
                 self.leave(node.name(), "its fence is kept: the next run goes on from it".to_owned());
             }
         }
+        let cordoned = |node: &&FleetNode| node.kube.unschedulable && self.cordon_unknown.contains(&node.kube.uid);
+        let cordoned: Vec<_> = snapshot.nodes.iter().filter(cordoned).map(|node| node.kube.clone()).collect();
+        for node in &cordoned {
+            if self.left.contains_key(&node.name) {
+                continue;
+            }
+            let command = uncordon(node).text(&self.env.context.settings.kubectl);
+            let reason = format!(
+                "still cordoned: the old script did not record whether it was cordoned before. If nobody wants it so: {command}"
+            );
+            self.leave(&node.name, reason);
+        }
         let held = inventory.lease.as_ref().and_then(|lease| lease.holder.as_ref());
         if self.lease.is_none()
             && self.exit == Exit::Done
@@ -406,12 +422,15 @@ impl Rollout {
         let Some(lease) = self.lease.take() else { return };
         if let LeaseState::Lost { holder } = &*lease.state().borrow() {
             self.exit = self.exit.worse(Exit::ControlLost);
-            self.left.insert(String::new(), format!("the lease was lost to {holder}; run the same command again"));
+            let facts = lease.facts();
+            let words = format!("the lease was lost to {holder} ({facts}); run the same command again");
+            self.left.insert(String::new(), words);
             return;
         }
         match lease.release().await {
             Ok(Release::TakenBy { holder }) => {
-                self.env.progress.event("", &format!("the lease was taken by {holder} in the meantime"));
+                let words = format!("the lease was taken by {holder} in the meantime ({})", lease.facts());
+                self.env.progress.event("", &words);
             }
             Ok(_) => self.env.progress.event("", "lease released"),
             Err(error) => {
@@ -425,6 +444,11 @@ impl Rollout {
     fn lost(&self) -> Option<String> {
         let state = self.lease.as_ref()?.state().borrow().clone();
         if let LeaseState::Lost { holder } = state { Some(holder) } else { None }
+    }
+
+    /// What the Lease said when it was seen last, in parentheses.
+    fn lease_facts(&self) -> String {
+        self.lease.as_ref().map(|lease| format!(" ({})", lease.facts())).unwrap_or_default()
     }
 
     fn stopping(&self) -> bool {
@@ -448,6 +472,6 @@ impl Rollout {
 }
 
 /// A node whose fence we hold and that we leave so: a human must see it.
-fn lost_sight(node: &crate::fleet::FleetNode) -> bool {
+fn lost_sight(node: &FleetNode) -> bool {
     matches!(node.fencing, Fencing::Ours { .. } | Fencing::Residue { .. }) && !matches!(node.talk, Talk::NotTalos(_))
 }

@@ -16,14 +16,14 @@ impl Rollout {
         if let Some((record, name)) = legacy
             && let Some(holder) = record.holder.clone()
         {
-            let link = record.run_link().map(|link| format!(", run {link}")).unwrap_or_default();
-            let held = format!("the old script's Lease {name} is held by {holder}{link}");
+            let held = format!("the old script's Lease {name} is held by {holder}");
             match self.sure_life(&name, record).await {
                 None => return false,
                 Some(Life::Dead(why)) => self.env.progress.event("", &format!("{held}, who is dead: {why}")),
                 Some(life) => {
                     let reason = format!(
-                        "{held}, {life}; it counts as dead only by evidence: let that run end, or free its Lease with its own --recover-fences"
+                        "{held}, {life}; it counts as dead only by evidence: let that run end, or see `talos-ghcr fences` ({})",
+                        record.facts("")
                     );
                     self.fail(Exit::Refused, "", reason);
                     return false;

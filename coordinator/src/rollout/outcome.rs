@@ -72,6 +72,8 @@ pub struct Learned {
     pub claimed: bool,
     /// Its fence is gone.
     pub released: bool,
+    /// It is left cordoned, and nobody knows whether it was cordoned before.
+    pub cordon_unknown: bool,
     /// The credential was seen to work on it.
     pub canary_passed: bool,
 }

@@ -144,13 +144,17 @@ pub async fn await_boot(env: &Env, node: &FleetNode, learned: &mut Learned) -> R
                 let since = *running_since.get_or_insert(now);
                 if now.since(since) >= settle {
                     learned.settled = true;
+                    // Only our own call is a failure; the one of a dead run may never have been sent.
+                    if !in_turn {
+                        env.say(node, &format!("no reboot came within {}: none is under way", short(settle)));
+                        return Ok(End::Done);
+                    }
                     let reason = format!(
                         "it did not reboot within {} although it was asked to (locked by an upgrade?)",
                         short(settle)
                     );
                     env.say(node, &reason);
-                    // Only our own call is a failure; the one of a dead run may never have been sent.
-                    return Ok(if *in_turn { End::Failed(Failure::at_gate(reason)) } else { End::Done });
+                    return Ok(End::Failed(Failure::at_gate(reason)));
                 }
             }
             _ => running_since = None,

@@ -13,7 +13,7 @@ use talos_proto::permit::{NoPermit, Permits};
 use super::super::api_servers::{ApiServers, Authority, ReadError, WriteError};
 use super::super::nodes::{self, NodeView};
 use super::super::patch;
-use super::{ANNOTATION, Fence, ParseError, SCALE_DOWN_DISABLED, ScaleDown, hard};
+use super::{ANNOTATION, Fence, ParseError, SCALE_DOWN_DISABLED, ScaleDown, hard, script};
 
 /// How long conflicts and unreachable servers are ridden out.
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -130,7 +130,7 @@ pub enum Released {
     NodeGone,
 }
 
-enum Next<T> {
+pub(super) enum Next<T> {
     Done(T),
     Patch(Vec<Value>),
 }
@@ -156,6 +156,9 @@ pub async fn claim(
             Some(present) if *present == value => return Ok(Next::Done(now.clone())),
             Some(present) => return Err(FenceError::Fenced { node: node(), value: present.clone() }),
             None => {}
+        }
+        if let Some(owner) = now.annotations.get(script::OWNER).filter(|owner| !owner.is_empty()) {
+            return Err(FenceError::Fenced { node: node(), value: format!("of the old script, {owner}") });
         }
         if now.deleting || now.leaving {
             return Err(FenceError::Leaving { node: node() });
@@ -293,7 +296,7 @@ pub async fn discard(
     }
 }
 
-fn release_patch(now: &NodeView, fence: &Fence, old: &str) -> Vec<Value> {
+pub(crate) fn release_patch(now: &NodeView, fence: &Fence, old: &str) -> Vec<Value> {
     let mut operations = vec![
         patch::test("/metadata/uid", &now.uid),
         patch::test(patch::annotation(ANNOTATION), old),
@@ -318,7 +321,7 @@ fn release_patch(now: &NodeView, fence: &Fence, old: &str) -> Vec<Value> {
 
 /// The loop of looking, patching and looking again. What the caller's `view` says is believed only for a patch, which
 /// tests it: a refusal or an end is decided on a fresh look.
-async fn settle<T>(
+pub(super) async fn settle<T>(
     servers: &ApiServers,
     authority: Authority<'_>,
     view: &NodeView,

@@ -117,15 +117,8 @@ impl std::fmt::Display for HeldByAnother {
             Some(age) => write!(f, ", renewed {}s ago", age.as_secs())?,
             None => write!(f, ", age unknown")?,
         }
-        write!(f, ", transitions {}", record.transitions.map_or_else(|| "none".to_owned(), |n| n.to_string()))?;
-        match record.duration {
-            Some(duration) => write!(f, ", duration {}s", duration.as_secs())?,
-            None => write!(f, ", duration unknown")?,
-        }
-        if let Some(link) = &self.run_link {
-            write!(f, ", run {link}")?;
-        }
-        write!(f, " ({})", self.why)
+        // Only another's lease is refused.
+        write!(f, " ({}): {}", self.why, record.facts(""))
     }
 }
 
@@ -182,8 +175,9 @@ pub async fn acquire(servers: &ApiServers, options: LeaseOptions) -> Result<Held
     let epoch = record.transitions.unwrap_or(0);
     let lease = format!("{}/{}", options.namespace, options.name);
     let clock = servers.clock().clone();
-    let shared =
-        Arc::new(Shared::new(clock, options.timing, (record.uid, epoch), options.holder.identity, lease, from));
+    let shared = Shared::new(clock, options.timing, (record.uid.clone(), epoch), options.holder.identity, lease, from);
+    shared.saw(Some(record));
+    let shared = Arc::new(shared);
     let (commands, received) = mpsc::channel(1);
     tokio::spawn(Writer::new(wire, Arc::clone(&shared), received).run(from));
     Ok(HeldLease::new(shared, commands))

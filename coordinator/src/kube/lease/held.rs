@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::super::api_servers::{ReadError, WriteError};
 use super::super::fence::Claimant;
+use super::record::LeaseRecord;
 use super::timing::Timing;
 
 /// Whether the lease is still held, as the writer knows it.
@@ -71,6 +72,8 @@ pub(super) struct Shared {
     pub lease: String,
     /// The moment before the send of the last renewal that succeeded.
     renewed_from: Mutex<Moment>,
+    /// The record as it was seen last; none when there was no Lease any more.
+    last: Mutex<Option<LeaseRecord>>,
     state: watch::Sender<LeaseState>,
     stopping: AtomicBool,
     releasing: AtomicBool,
@@ -100,6 +103,7 @@ impl Shared {
             holder,
             lease,
             renewed_from: Mutex::new(renewed_from),
+            last: Mutex::new(None),
             state: watch::Sender::new(LeaseState::Held),
             stopping: AtomicBool::new(false),
             releasing: AtomicBool::new(false),
@@ -120,6 +124,11 @@ impl Shared {
         *renewed = (*renewed).max(from);
         drop(renewed);
         self.set(if self.clock.now() < self.lapses_at() { LeaseState::Held } else { LeaseState::Lapsed });
+    }
+
+    /// Keeps a reading for the words about a loss.
+    pub(super) fn saw(&self, record: Option<LeaseRecord>) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = record;
     }
 
     pub(super) fn set(&self, state: LeaseState) {
@@ -208,6 +217,13 @@ impl HeldLease {
             lease_uid: self.uid().to_owned(),
             epoch: self.epoch(),
         }
+    }
+
+    /// What the Lease said when it was seen last ([`LeaseRecord::facts`]), for the words about a loss.
+    #[must_use]
+    pub fn facts(&self) -> String {
+        let last = self.shared.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().map_or_else(|| "there is no such Lease any more".to_owned(), |record| record.facts(self.holder()))
     }
 
     /// Follows the state: [`LeaseState::Lapsed`] is told in time even while a renewal hangs.

@@ -98,6 +98,26 @@ impl LeaseRecord {
         run_link(self.holder.as_deref()?, self.evidence.as_ref())
     }
 
+    /// What the record says beside its holder, for a human who must judge a refusal or a loss: whether the holder is
+    /// `me`, how often the lease changed hands, and the run of the holder.
+    #[must_use]
+    pub fn facts(&self, me: &str) -> String {
+        let unknown = || "unknown".to_owned();
+        let mut text = format!(
+            "same_holder={}, transitions {}, renewTime {}, duration {}, resourceVersion {}",
+            self.holder.as_deref() == Some(me),
+            self.transitions.map_or_else(unknown, |number| number.to_string()),
+            self.renew_time.as_deref().unwrap_or("unknown"),
+            self.duration.map_or_else(unknown, |duration| format!("{}s", duration.as_secs())),
+            self.resource_version,
+        );
+        if let Some(link) = self.run_link() {
+            text.push_str(", run ");
+            text.push_str(&link);
+        }
+        text
+    }
+
     /// How long ago the record says that it was renewed, by our clock: for people only.
     #[must_use]
     pub fn age(&self, now: Timestamp) -> Option<Duration> {

@@ -96,8 +96,14 @@ impl Writer {
         self.sent.push((time.clone(), from));
         let shared = &self.shared;
         match self.wire.renew(&shared.uid, &shared.holder, shared.epoch, &time).await {
-            Ok(_) => Renewal::Renewed { from },
-            Err(WriteError::Refused(status)) if status.code == 404 => Renewal::Lost { holder: "nobody".to_owned() },
+            Ok(record) => {
+                shared.saw(Some(record));
+                Renewal::Renewed { from }
+            }
+            Err(WriteError::Refused(status)) if status.code == 404 => {
+                shared.saw(None);
+                Renewal::Lost { holder: "nobody".to_owned() }
+            }
             Err(WriteError::Refused(status)) if !matches!(status.code, 409 | 422) => {
                 tracing::debug!(code = status.code, message = status.message, "the lease was not renewed");
                 Renewal::NotNow
@@ -115,7 +121,11 @@ impl Writer {
     }
 
     async fn look(&self) -> Renewal {
-        match self.wire.read().await {
+        let read = self.wire.read().await;
+        if let Ok(record) = &read {
+            self.shared.saw(record.clone());
+        }
+        match read {
             Ok(None) => Renewal::Lost { holder: "nobody".to_owned() },
             Ok(Some(record)) if self.is_ours(&record) => {
                 let landed = self.sent.iter().find(|(time, _)| record.renew_time.as_ref() == Some(time));
@@ -137,7 +147,11 @@ impl Writer {
         let give_up = shared.clock.now() + shared.timing.duration.max(SHORTEST_RELEASE);
         let mut wrote = false;
         loop {
-            let failed = match self.wire.read().await {
+            let read = self.wire.read().await;
+            if let Ok(record) = &read {
+                shared.saw(record.clone());
+            }
+            let failed = match read {
                 Ok(None) => return Ok(self.released(Release::Gone)),
                 Ok(Some(LeaseRecord { holder: None, .. })) if wrote => return Ok(self.released(Release::Freed)),
                 Ok(Some(LeaseRecord { holder: None, .. })) => return Ok(self.released(Release::AlreadyFree)),
