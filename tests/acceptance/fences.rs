@@ -139,6 +139,7 @@ async fn f17_what_a_killed_run_left_is_shown_with_evidence_and_the_next_run_need
     let document = bed.product("fences", &["-o", "json"]).await.expect(0).json();
     assert_eq!(of(&document, "fences", "node", "worker-1")["life"]["state"], "alive", "{document:#}");
     assert!(document["nextRun"].as_str().unwrap_or_default().starts_with("refuses with exit 3"), "{document:#}");
+    assert_eq!((&document["fences"][0]["action"], &document["refused"]), (&json!("leave"), &json!(true)));
     kill(child).await;
     held.cut();
     drop(gate);

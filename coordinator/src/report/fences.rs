@@ -51,7 +51,7 @@ fn of_fence(text: &mut String, fence: &FenceRow, wide: bool) {
         "unknown" => "cordoned, nobody knows by whom",
         _ => "not cordoned",
     };
-    let step = fence.step.as_deref().unwrap_or("unreadable or of another node");
+    let step = fence.step.as_deref().unwrap_or(if fence.action == "drop" { "of another node" } else { "unreadable" });
     let of = if fence.of == "script" { "fence of the old script" } else { "fence" };
     let age = fence.age_seconds.map(|age| format!(", for {}", length(age))).unwrap_or_default();
     line(text, &format!("{}: {of}, {step}{age}; {cordon}", fence.node));
