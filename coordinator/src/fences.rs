@@ -1,6 +1,6 @@
 //! What runs hold or have left behind: every fence, every Lease concerned, and what becomes of each. Only looked at.
 //!
-//! A fence is judged here by the same functions as in a run ([`crate::inventory`], [`crate::kube::lease::evaluate`]), with
+//! A fence is judged here by the same functions as in a run ([`crate::inventory`], [`crate::kube::lease::evaluate()`]), with
 //! the flags that a run has by default.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -228,7 +228,7 @@ impl Acquisition<'_> {
                 }
             };
             self.answered = clock.now();
-            let seen = Watched::next(&mut watched, &record, sent, self.answered);
+            let seen = Watched::next(&mut watched, &record, (sent, self.answered), &self.options.timing);
             let Judged { life, by } = match seen {
                 Some(why) => Judged { life: Life::Alive(why), by: By::Process },
                 None => self.judge(&record).await,
@@ -262,7 +262,7 @@ impl Acquisition<'_> {
                     let confirmed = dead.as_ref().is_some_and(|earlier| record.same_holding(earlier));
                     if matches!(life, Life::Dead(_)) && !confirmed {
                         let confirm = match by {
-                            By::Process => options.timing.call,
+                            By::Process => options.timing.dead_wait(),
                             By::Ci => options.timing.confirm(record.duration),
                         };
                         dead = Some(record);
@@ -364,10 +364,18 @@ impl Acquisition<'_> {
 impl Watched {
     /// Takes a reading in that was sent and answered at these moments. Returns what of life was seen: the same record
     /// moved on, or another holder came.
-    fn next(watched: &mut Option<Self>, record: &LeaseRecord, sent: Moment, answered: Moment) -> Option<String> {
+    ///
+    /// Between two readings no more counts than twice the pause that was meant to lie there: our clock also runs with the
+    /// wall clock, and a step of that would make a holder that lives look silent for an hour.
+    fn next(
+        watched: &mut Option<Self>,
+        record: &LeaseRecord,
+        (sent, answered): (Moment, Moment),
+        timing: &Timing,
+    ) -> Option<String> {
         if let Some(same) = watched.as_mut().filter(|watched| record.same_holding(&watched.record)) {
             if let Some(read) = same.read {
-                same.unchanged += sent.since(read);
+                same.unchanged += sent.since(read).min(timing.pause() * 2);
             }
             same.read = Some(answered);
             return None;
@@ -381,5 +389,24 @@ impl Watched {
         } else {
             "it took the lease while we watched".to_owned()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l05_a_step_of_our_clock_between_two_reads_is_not_silence_of_the_holder() {
+        let at = |seconds| Moment::from_origin(Duration::from_secs(seconds));
+        let timing = Timing::default();
+        let record = LeaseRecord { holder: Some("other".to_owned()), ..LeaseRecord::default() };
+        let mut watched = None;
+        for moment in [0, 5, 10, 3_610, 3_615] {
+            assert_eq!(Watched::next(&mut watched, &record, (at(moment), at(moment)), &timing), None);
+        }
+        let unchanged = watched.unwrap().unchanged;
+        assert_eq!(unchanged, Duration::from_secs(5 + 5 + 10 + 5));
+        assert!(unchanged < timing.watch(record.duration));
     }
 }

@@ -51,6 +51,14 @@ impl Timing {
         (self.duration / 3).min(LONGEST_CALL)
     }
 
+    /// How long a holder whose process is known to be dead is waited for before its lease is taken: what it had sent to
+    /// Kubernetes has landed by then, within twice a call's timeout, or never will. Its reboot is waited for under its
+    /// fence.
+    #[must_use]
+    pub fn dead_wait(&self) -> Duration {
+        self.call * 2
+    }
+
     /// Between two tries of a renewal that did not succeed, and between two reads of a watched record.
     #[must_use]
     pub fn pause(&self) -> Duration {
@@ -96,7 +104,7 @@ mod tests {
         let timing = Timing::default();
         assert_eq!((timing.renew, timing.call, timing.renew_deadline), (s(30), s(8), s(120)));
         assert_eq!((timing.margin, timing.grace, timing.settle), (s(15), s(120), s(90)));
-        assert_eq!(timing.longest_call(), s(60));
+        assert_eq!((timing.longest_call(), timing.dead_wait()), (s(60), s(16)));
         assert!(timing.grace >= timing.longest_call() * 2);
     }
 
