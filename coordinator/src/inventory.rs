@@ -220,27 +220,29 @@ impl Context {
     /// A fence that names another Lease: that one is read. Free, gone, or held by who is dead makes it residue; once we
     /// may act on it, only if that is sure.
     async fn judge_foreign_fences(&self, fleet: &mut [FleetNode], sure: bool) {
-        let mut leases: BTreeMap<String, Result<Option<LeaseRecord>, String>> = BTreeMap::new();
+        let mut dead: BTreeMap<String, bool> = BTreeMap::new();
         for node in fleet {
             let Fencing::Foreign { fence, .. } = &node.fencing else { continue };
-            if !leases.contains_key(&fence.lease) {
-                // A Lease that cannot be read blocks only the node whose fence names it.
-                let record = match fence.lease.parse::<LeaseName>() {
-                    Ok(named) => lease::look(&self.servers, &named.namespace, &named.name).await.map_err(|e| chain(&e)),
-                    Err(problem) => Err(problem),
-                };
-                leases.insert(fence.lease.clone(), record);
-            }
-            let Some(Ok(record)) = leases.get(&fence.lease) else { continue };
-            let dead = match record.as_ref().filter(|record| record.holder.is_some()) {
-                None => true,
-                Some(held) => {
-                    let judged = self.life_of_holder(held).await;
-                    matches!(judged.life, Life::Dead(_)) && (!sure || self.is_sure(held, &judged))
+            let of_lease = match dead.get(&fence.lease) {
+                Some(known) => *known,
+                None => {
+                    let judged = self.nobody_holds(&fence.lease, sure).await;
+                    dead.insert(fence.lease.clone(), judged);
+                    judged
                 }
             };
-            node.fencing = judged(node.fencing.clone(), dead);
+            node.fencing = judged(node.fencing.clone(), of_lease);
         }
+    }
+
+    /// Whether a Lease is free, gone, or its holder dead. One that cannot be read blocks only the nodes whose fences name
+    /// it.
+    async fn nobody_holds(&self, lease: &str, sure: bool) -> bool {
+        let Ok(named) = lease.parse::<LeaseName>() else { return false };
+        let Ok(record) = lease::look(&self.servers, &named.namespace, &named.name).await else { return false };
+        let Some(held) = record.filter(|record| record.holder.is_some()) else { return true };
+        let judged = self.life_of_holder(&held).await;
+        matches!(judged.life, Life::Dead(_)) && (!sure || self.is_sure(&held, &judged))
     }
 
     async fn look_at(&self, kube: NodeView, known: &Known) -> FleetNode {

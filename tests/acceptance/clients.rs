@@ -4,7 +4,7 @@ use lab::kube::kind::Kind;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
-use crate::harness::{Bed, lease_duration};
+use crate::harness::{Bed, in_words, lease_duration};
 
 /// The annotation of the Lease that says where its holder runs.
 const EVIDENCE: &str = "talos-ghcr/holder";
@@ -41,10 +41,7 @@ impl Bed {
 
     /// What a client changed so far, in the order of the effects: `METHOD target`.
     pub fn effects_of(&self, client: &str) -> Vec<String> {
-        let effects = self.lab.log().effects().into_iter().filter(|entry| entry.client == client);
-        effects
-            .map(|entry| format!("{} {}", entry.method.rsplit('/').next().unwrap_or_default(), entry.target))
-            .collect()
+        self.lab.log().effects().iter().filter(|entry| entry.client == client).map(in_words).collect()
     }
 
     /// Law S2, by the servers' own log of who changed what and when it took effect: only the last one who wrote the

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lab::kube::kind::Kind;
 use lab::options::Kubernetes;
+use lab::talos::log::Entry;
 use lab::{Lab, Options};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
@@ -208,10 +209,7 @@ impl Bed {
     /// The requests since `from` (the number of a log entry) that change stored state, in their order: `METHOD target`,
     /// a gRPC method without its service.
     pub fn writes_since(&self, from: u64) -> Vec<String> {
-        let writes = self.lab.log().writes().into_iter().filter(|entry| entry.seq > from);
-        writes
-            .map(|entry| format!("{} {}", entry.method.rsplit('/').next().unwrap_or_default(), entry.target))
-            .collect()
+        self.lab.log().writes().iter().filter(|entry| entry.seq > from).map(in_words).collect()
     }
 
     /// The number of the last request so far.
@@ -295,6 +293,11 @@ impl From<Output> for Ended {
     }
 }
 
+/// A request as `METHOD target`, a gRPC method without its service.
+pub fn in_words(entry: &Entry) -> String {
+    format!("{} {}", entry.method.rsplit('/').next().unwrap_or_default(), entry.target)
+}
+
 /// Runs to the end, within [`LIMIT`].
 pub async fn finish(mut command: Command) -> Ended {
     let child = command.kill_on_drop(true).spawn().expect("the product starts");
@@ -308,9 +311,11 @@ pub async fn ended(mut child: Child) -> Ended {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let said = async { tokio::join!(read_all(out, &mut stdout), read_all(err, &mut stderr), child.wait()).2 };
     let status = tokio::time::timeout(LIMIT, said).await;
-    let [stdout, stderr] = [stdout, stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
-    let Ok(status) = status else { panic!("it does not end in {LIMIT:?}:\n{stdout}\n{stderr}") };
-    Ended { status: status.expect("it can be waited for"), stdout, stderr }
+    let Ok(status) = status else {
+        let [stdout, stderr] = [&stdout, &stderr].map(|said| String::from_utf8_lossy(said));
+        panic!("it does not end in {LIMIT:?}:\n{stdout}\n{stderr}")
+    };
+    Output { status: status.expect("it can be waited for"), stdout, stderr }.into()
 }
 
 async fn read_all(from: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) {

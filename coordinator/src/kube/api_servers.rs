@@ -306,6 +306,10 @@ impl ApiServers {
             self.add(Address { name: self.name_of(ip), client });
             return Ok(());
         };
+        self.readyz(&client).await
+    }
+
+    async fn readyz(&self, client: &Client) -> Result<(), String> {
         self.0.requests.fetch_add(1, Ordering::Relaxed);
         let readyz = http::Request::get("/readyz").body(Vec::new()).map_err(|error| error.to_string())?;
         match self.0.clock.timeout(PROOF_TIMEOUT, client.request_text(readyz)).await {
@@ -342,13 +346,9 @@ impl ApiServers {
                 .map_err(|error| error.to_string())?;
             own.tls_server_name = name;
             let client = connection::client(&own).map_err(|error| talos_proto::chain(&error))?;
-            self.0.requests.fetch_add(1, Ordering::Relaxed);
-            let readyz = http::Request::get("/readyz").body(Vec::new()).map_err(|error| error.to_string())?;
-            match self.0.clock.timeout(PROOF_TIMEOUT, client.request_text(readyz)).await {
-                Ok(Ok(_)) => return Ok(client),
-                Ok(Err(kube::Error::Api(status))) => return Err(format!("/readyz answered {}", status.code)),
-                Ok(Err(error)) => failed = talos_proto::chain(&error),
-                Err(late) => return Err(late.to_string()),
+            match self.readyz(&client).await {
+                Ok(()) => return Ok(client),
+                Err(why) => failed = why,
             }
             if !failed.contains("certificate") {
                 break;

@@ -11,7 +11,7 @@ use rcgen::{
 };
 use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use talos_proto::clock::Clock;
@@ -199,6 +199,23 @@ pub fn open_server_config(pair: &Pair, alpn: &[&[u8]]) -> Result<Arc<ServerConfi
     Ok(Arc::new(config))
 }
 
+/// A TLS client that trusts one authority and shows that certificate, or none.
+///
+/// # Errors
+/// [`TlsError`] when a certificate or key cannot be used.
+pub fn client_config(ca_pem: &str, identity: Option<&Pair>) -> Result<ClientConfig, TlsError> {
+    let mut roots = RootCertStore::empty();
+    roots.add(der(ca_pem)?).map_err(problem)?;
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(problem)?
+        .with_root_certificates(roots);
+    match identity {
+        None => Ok(config.with_no_client_auth()),
+        Some(pair) => config.with_client_auth_cert(vec![der(&pair.cert_pem)?], key(&pair.key_pem)?).map_err(problem),
+    }
+}
+
 fn plain(
     provider: Arc<CryptoProvider>,
 ) -> Result<rustls::ConfigBuilder<ServerConfig, rustls::WantsVerifier>, TlsError> {
@@ -213,7 +230,7 @@ fn key(pem: &str) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(problem)
 }
 
-pub(crate) fn problem(error: impl std::fmt::Display) -> TlsError {
+fn problem(error: impl std::fmt::Display) -> TlsError {
     TlsError(error.to_string())
 }
 

@@ -7,13 +7,11 @@ use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::pki::Pair;
+use crate::pki::{Pair, client_config};
 
 /// One connection, and one request at a time on it.
 pub struct Client {
@@ -23,22 +21,7 @@ pub struct Client {
 impl Client {
     /// Connects, as `client` or as nobody.
     pub async fn connect(address: (Ipv4Addr, u16), ca_pem: &str, client: Option<&Pair>) -> std::io::Result<Self> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(ca_pem.as_bytes()).unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots);
-        let config = match client {
-            None => config.with_no_client_auth(),
-            Some(pair) => config
-                .with_client_auth_cert(
-                    vec![CertificateDer::from_pem_slice(pair.cert_pem.as_bytes()).unwrap()],
-                    PrivateKeyDer::from_pem_slice(pair.key_pem.as_bytes()).unwrap(),
-                )
-                .unwrap(),
-        };
+        let config = client_config(ca_pem, client).unwrap();
         let stream = TcpStream::connect(SocketAddrV4::new(address.0, address.1)).await?;
         let name = ServerName::IpAddress(std::net::IpAddr::V4(address.0).into());
         let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;

@@ -120,12 +120,15 @@ impl Writer {
         }
     }
 
+    /// Reads the Lease, and keeps the reading for the words about a loss.
+    async fn read(&self) -> Result<Option<LeaseRecord>, ReadError> {
+        let record = self.wire.read().await?;
+        self.shared.saw(record.clone());
+        Ok(record)
+    }
+
     async fn look(&self) -> Renewal {
-        let read = self.wire.read().await;
-        if let Ok(record) = &read {
-            self.shared.saw(record.clone());
-        }
-        match read {
+        match self.read().await {
             Ok(None) => Renewal::Lost { holder: "nobody".to_owned() },
             Ok(Some(record)) if self.is_ours(&record) => {
                 let landed = self.sent.iter().find(|(time, _)| record.renew_time.as_ref() == Some(time));
@@ -147,11 +150,7 @@ impl Writer {
         let give_up = shared.clock.now() + shared.timing.duration.max(SHORTEST_RELEASE);
         let mut wrote = false;
         loop {
-            let read = self.wire.read().await;
-            if let Ok(record) = &read {
-                shared.saw(record.clone());
-            }
-            let failed = match read {
+            let failed = match self.read().await {
                 Ok(None) => return Ok(self.released(Release::Gone)),
                 Ok(Some(LeaseRecord { holder: None, .. })) if wrote => return Ok(self.released(Release::Freed)),
                 Ok(Some(LeaseRecord { holder: None, .. })) => return Ok(self.released(Release::AlreadyFree)),

@@ -21,8 +21,6 @@ struct State {
     objects: BTreeMap<(String, String), Arc<Value>>,
     history: Vec<Event>,
     senders: HashMap<String, watch::Sender<u64>>,
-    /// The newest version that was seen.
-    version: u64,
 }
 
 /// The objects of a kind and what happened to them since the lab began.
@@ -119,7 +117,6 @@ impl Mirror {
             state.objects.insert(key.clone(), Arc::clone(&object));
         }
         let event = Event { version: version(&object), before, object, deleted };
-        state.version = state.version.max(event.version);
         if is_real_change(&event)
             && let Some(sender) = state.senders.get(&key.1)
         {

@@ -26,15 +26,7 @@ impl Objects for Cluster {
     }
 
     fn list(&self, kind: Kind) -> Vec<Arc<Value>> {
-        let mut list = self.block(self.api().get(&collection(kind, ""))).expect(ANSWERS).json();
-        let items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
-        let named = |mut item: Value| {
-            // Items of a list do not say what they are.
-            item["kind"] = json!(kind.name());
-            item["apiVersion"] = json!(kind.api_version());
-            Arc::new(item)
-        };
-        items.into_iter().map(named).collect()
+        self.block(self.list_now(kind))
     }
 
     fn edit(&self, kind: Kind, namespace: &str, name: &str, change: &mut dyn FnMut(&mut Value)) -> Option<Arc<Value>> {
@@ -92,7 +84,14 @@ impl Objects for Cluster {
 
 impl Cluster {
     async fn list_now(&self, kind: Kind) -> Vec<Arc<Value>> {
-        let list = self.api().get(&collection(kind, "")).await.expect(ANSWERS).json();
-        list["items"].as_array().into_iter().flatten().cloned().map(Arc::new).collect()
+        let mut list = self.api().get(&collection(kind, "")).await.expect(ANSWERS).json();
+        let items = list["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        let named = |mut item: Value| {
+            // Items of a list do not say what they are.
+            item["kind"] = json!(kind.name());
+            item["apiVersion"] = json!(kind.api_version());
+            Arc::new(item)
+        };
+        items.into_iter().map(named).collect()
     }
 }

@@ -48,8 +48,12 @@ impl Cluster {
         });
     }
 
-    /// An authoriser learns of a change through a watch, some milliseconds later.
-    async fn until_known(&self, server: &Api, user: &str, questions: &[(Value, bool)]) {
+    /// Waits until the authoriser of a server answers these questions so: it learns of a change through a watch, some
+    /// milliseconds later. A question is the `resourceAttributes` of a SubjectAccessReview.
+    ///
+    /// # Panics
+    /// When the server does not answer.
+    pub async fn until_known(&self, server: &Api, user: &str, questions: &[(Value, bool)]) {
         for (attributes, allowed) in questions {
             let review = json!({
                 "kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",

@@ -1,7 +1,6 @@
 //! An HTTP client that trusts the registry's authority: for what the lab itself asks, and for its nodes.
 
 use std::io;
-use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,12 +12,9 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject as _;
 
 use crate::net::Body;
-use crate::pki::Ca;
+use crate::pki::{Ca, client_config};
 
 /// A whole answer.
 #[derive(Clone, Debug)]
@@ -46,14 +42,7 @@ pub(super) struct Client(Pool<HttpsConnector<HttpConnector>, Body>);
 impl Client {
     /// Trusts `ca` and nobody else.
     pub(super) fn new(ca: &Ca) -> io::Result<Self> {
-        let mut roots = RootCertStore::empty();
-        let certificate = CertificateDer::from_pem_slice(ca.cert_pem().as_bytes()).map_err(io::Error::other)?;
-        roots.add(certificate).map_err(io::Error::other)?;
-        let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let tls = client_config(ca.cert_pem(), None).map_err(io::Error::other)?;
         let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
         // Connections that a test cuts must not be met again.
         Ok(Self(Pool::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector)))
