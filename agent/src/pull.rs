@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use talos_proto::chain;
-use talos_proto::error::Why;
+use talos_proto::error::{CallError, Why};
 use talos_proto::node::Node;
 use talos_proto::permit::{NoPermit, Permits};
 
@@ -54,8 +54,7 @@ pub async fn check(
         return Ok(Pull::Unprovable(format!("a mirror may answer in the place of {host}")));
     }
     let modern = facts.version.at_least(1, 13);
-    let before = if modern { node.system_images().await } else { node.system_images_before_1_13().await };
-    let before = match before {
+    let before = match images(node, modern).await {
         Ok(names) => names,
         Err(error) if is_unreached(&error.why) => return Err(NoResult::Unreached(chain(&error))),
         Err(error) => return Ok(Pull::Failed(chain(&error))),
@@ -88,14 +87,19 @@ pub async fn check(
     Ok(pull)
 }
 
+/// The names in the namespace of Talos's own images.
+async fn images(node: &Node, modern: bool) -> Result<Vec<String>, CallError> {
+    if modern { node.system_images().await } else { node.system_images_before_1_13().await }
+}
+
 /// The name that a pull added whose reply is lost. It was not there before and only a pull with the configured credential
 /// puts it there: what can be seen on the node is as good as the reply.
 async fn landed(node: &Node, modern: bool, before: &[String], image: &str, why: &Why) -> Option<String> {
     if !matches!(why, Why::Broken { .. } | Why::Deadline { .. } | Why::TargetUnreachable { .. } | Why::Reply { .. }) {
         return None;
     }
-    let now = if modern { node.system_images().await } else { node.system_images_before_1_13().await };
-    let mut added: Vec<String> = now.ok()?.into_iter().filter(|name| !before.contains(name)).collect();
+    let now = images(node, modern).await.ok()?;
+    let mut added: Vec<String> = now.into_iter().filter(|name| !before.contains(name)).collect();
     let place = added.iter().position(|name| name == image)?;
     let pinned = added.iter().position(|name| {
         name.split_once('@').is_some_and(|(repository, _)| image.strip_prefix(repository).is_some_and(is_reference))

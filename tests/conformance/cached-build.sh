@@ -1,12 +1,16 @@
-# Sourced by the build.sh of the Go modules beside it.
-#
-# cached_build FOLDER NAME VERSION INSTEAD LDFLAGS PACKAGE...
-# Builds the packages of the module in the current directory into FOLDER/NAME-VERSION-HASH, unless they are there, and
-# sets `built` to that folder. HASH is of everything that the result depends on. INSTEAD is what to do without Go.
+# Sourced by the build.sh of the Go modules beside it, which are called with a folder: goes to the module, and remembers
+# the folder by its whole path.
+set -eu
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+cd "$(dirname "$0")"
+
+# cached_build NAME VERSION INSTEAD LDFLAGS PACKAGE...
+# Builds the packages of the module into NAME-VERSION-HASH in the folder, unless they are there, and sets `built` to that. HASH is of everything that the result depends on. INSTEAD is what to do without Go.
 # Several may build at once: each builds for itself, and the first one's result stands.
 cached_build() {
-  folder=$1 name=$2 version=$3 instead=$4 ldflags=$5
-  shift 5
+  name=$1 version=$2 instead=$3 ldflags=$4
+  shift 4
   command -v go >/dev/null || {
     echo "build.sh: Go is not installed. Get it from https://go.dev/dl (the version that go.mod names, or newer), or $instead" >&2
     exit 2
@@ -27,8 +31,3 @@ cached_build() {
 
 # What is left to do in the new folder before it gets its name; a build.sh may define its own.
 after_build() { :; }
-
-# absolute FOLDER: makes it, and gives its whole path.
-absolute() {
-  mkdir -p "$1" && (cd "$1" && pwd)
-}

@@ -2,11 +2,7 @@
 # usage: build.sh FOLDER
 # Builds etcd, kube-apiserver, kube-controller-manager, kubectl and leader-election into a folder in FOLDER, unless they
 # are there, and prints that folder. 4 to 15 minutes when nothing is cached. Needs Go and a module proxy, nothing else.
-set -eu
-folder=$1
-cd "$(dirname "$0")"
-. ../cached-build.sh
-folder=$(cd - >/dev/null && absolute "$folder")
+. "$(dirname "$0")/../cached-build.sh"
 
 version=$(sed -n 's/^\tk8s.io\/kubernetes v//p' go.mod)
 minor=${version#*.}
@@ -25,7 +21,7 @@ after_build() {
   done
 }
 
-cached_build "$folder" kubernetes "$version" \
+cached_build kubernetes "$version" \
   "set KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver, kube-controller-manager and kubectl." \
   "$stamp" . ./leader-election
 echo "$built"

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use talos_proto::clock::{Clock, Moment};
 use tokio::sync::Notify;
 
-use super::api::{Api, STRATEGIC_MERGE_PATCH, collection, object};
+use super::api::{Api, MERGE_PATCH, STRATEGIC_MERGE_PATCH, collection, object};
 use super::mirror::Mirror;
 use crate::kube::controllers::{CONTROL_PLANE_PODS, HANDS_OFF, Pace};
 use crate::kube::is_ready;
@@ -24,6 +24,8 @@ use crate::kube::store::{micros, seconds};
 
 /// Between two looks at its pods.
 const LOOK: Duration = Duration::from_millis(40);
+/// The namespace of the kubelets' Leases.
+const NODE_LEASES: &str = "kube-node-lease";
 /// How often an update that another writer made obsolete is tried again before the next look.
 const TRIES: usize = 5;
 
@@ -180,14 +182,14 @@ impl Work<'_> {
     /// five minutes; each of them makes a resourceVersion obsolete that a client has read, so more is stricter.
     async fn heartbeat(&self) -> io::Result<()> {
         let name = self.name();
-        let renew = json!({
-            "kind": "Lease", "apiVersion": Kind::Lease.api_version(),
-            "metadata": {"name": name, "namespace": "kube-node-lease"},
+        let lease = json!({
+            "metadata": {"name": name},
             "spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": micros(self.clock.utc())},
         });
-        let lease = object(Kind::Lease, "kube-node-lease", name);
-        // A PUT of one that is not there creates it.
-        self.api.put(&lease, &with_version(&self.api, &lease, renew).await?).await?;
+        let renewed = self.api.patch(&object(Kind::Lease, NODE_LEASES, name), MERGE_PATCH, &lease).await?;
+        if renewed.code == 404 {
+            self.api.post(&collection(Kind::Lease, NODE_LEASES), &lease).await?;
+        }
         let all = objects::conditions(self.clock.utc());
         let beat = |condition: &Value| {
             json!({
@@ -270,15 +272,6 @@ impl Work<'_> {
         }
         Ok(())
     }
-}
-
-/// Gives an object the resourceVersion of what is there, when something is: a Lease is not replaced without one.
-async fn with_version(api: &Api, path: &str, mut new: Value) -> io::Result<Value> {
-    let version = api.get(path).await?.json()["metadata"]["resourceVersion"].take();
-    if !version.is_null() {
-        new["metadata"]["resourceVersion"] = version;
-    }
-    Ok(new)
 }
 
 fn condition(status: &str, reason: &str, message: &str, now: &str) -> Value {
