@@ -136,8 +136,9 @@ impl Stage {
             self.lab.reset_counters();
             let watcher = Watcher::start(Arc::clone(&self.lab), self.clock.clone());
             let ended = self.command(name, args).await?;
+            let seen = watcher.end().await;
             if name == "run" {
-                turns = watcher.turns();
+                turns = seen;
             }
             let failed = ended.code != Some(0);
             commands.push(ended);

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use prost::Message as _;
 use talos_proto::clock::Clock;
 use talos_proto::proto::talos::resource::definitions::{enums::RuntimeMachineStage as Stage, runtime};
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 
 use crate::cluster::Lab;
 use crate::kube::kind::Kind;
@@ -46,7 +46,7 @@ pub(super) struct Watcher {
     lab: Arc<Lab>,
     notes: Arc<Mutex<BTreeMap<String, Notes>>>,
     after: u64,
-    task: AbortHandle,
+    task: JoinHandle<()>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -69,11 +69,15 @@ impl Watcher {
                 clock.sleep(LOOK).await;
             }
         });
-        Self { lab, notes, after, task: task.abort_handle() }
+        Self { lab, notes, after, task }
     }
 
-    /// The turns of the nodes that were rebooted meanwhile, in their order.
-    pub fn turns(&self) -> Vec<Turn> {
+    /// Ends it, and gives the turns of the nodes that were rebooted meanwhile, in their order. Once it has ended nothing
+    /// looks at the cluster any more: a look at a real one takes a while, and must not outlive the runtime.
+    pub async fn end(mut self) -> Vec<Turn> {
+        self.task.abort();
+        // It was told to end; that it was cancelled is no news.
+        let _ = (&mut self.task).await;
         let writes: Vec<Entry> = self.lab.log().writes().into_iter().filter(|entry| entry.seq > self.after).collect();
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         let rebooted = self.lab.talos().boot_order();
