@@ -99,12 +99,10 @@ pub enum LeaseProgress {
 pub struct HeldByAnother {
     /// The Lease, `namespace/name`.
     pub lease: String,
-    /// The record as it was read last: holder, transitions, renewTime, duration, resourceVersion.
+    /// The record as it was read last: holder, transitions, renewTime, duration, resourceVersion, and the holder's CI run.
     pub record: LeaseRecord,
     /// Since its renewTime, by our clock: for people only.
     pub age: Option<Duration>,
-    /// The holder's CI run.
-    pub run_link: Option<String>,
     /// Why it was left alone.
     pub why: String,
 }
@@ -324,7 +322,6 @@ impl Acquisition<'_> {
         AcquireError::HeldByAnother(Box::new(HeldByAnother {
             lease: self.lease(),
             age: record.age(self.wire.servers.clock().utc()),
-            run_link: record.run_link(),
             record,
             why,
         }))

@@ -97,7 +97,7 @@ async fn l03_a_holder_that_is_known_alive_refuses_at_once() {
     let began = api.clock.now();
     let held = refused(&api, options("me")).await;
     assert_eq!(api.clock.now().since(began), Duration::ZERO);
-    assert_eq!(held.run_link.as_deref(), Some("https://github.com/o/r/actions/runs/17123/attempts/2"));
+    assert_eq!(held.record.run_link().as_deref(), Some("https://github.com/o/r/actions/runs/17123/attempts/2"));
     assert!(held.age.is_some());
     assert!(api.writes().is_empty());
 }
