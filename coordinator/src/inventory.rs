@@ -306,8 +306,9 @@ fn say(error: &CallError) -> String {
 }
 
 /// Whose fence stands on the Node. A fence under our lease is ours or residue: who else could have written it is dead,
-/// or the lease will not be given to us.
-fn fencing(node: &NodeView, known: &Known, lease: &str) -> Fencing {
+/// or the lease will not be given to us. Pure.
+#[must_use]
+pub fn fencing(node: &NodeView, known: &Known, lease: &str) -> Fencing {
     match Fence::on(node) {
         None => Fencing::Free,
         Some((_, Err(error))) => Fencing::Unreadable(format!("the fence on {} cannot be read: {error}", node.name)),

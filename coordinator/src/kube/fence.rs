@@ -4,6 +4,7 @@
 //! is no moment in which a node is cordoned by us and does not say so. A run that dies leaves it behind, and the next
 //! one reads in it all that it needs.
 
+mod look;
 mod write;
 
 #[cfg(test)]
@@ -17,6 +18,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::nodes::NodeView;
 
+pub use look::{Next, look_for_claim, look_for_release, look_for_update};
 pub use write::{ClaimError, FenceError, Released, claim, discard, release, revert, update};
 
 /// The annotation on the Node.

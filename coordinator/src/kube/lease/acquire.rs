@@ -11,6 +11,7 @@ use super::evaluate::{Evaluation, Takeover, evaluate};
 use super::held::{HeldLease, Shared};
 use super::record::LeaseRecord;
 use super::timing::Timing;
+use super::watched::Watched;
 use super::wire::Wire;
 use super::writer::Writer;
 use crate::holder::{Holder, Life, life_of};
@@ -193,20 +194,11 @@ struct Acquisition<'a> {
     tried: Option<Moment>,
 }
 
-/// A record that is being watched.
-struct Watched {
-    record: LeaseRecord,
-    /// How long it was seen unchanged; only time between two answers in a row counts.
-    unchanged: Duration,
-    /// The end of the last read, unless one failed since.
-    read: Option<Moment>,
-}
-
 impl Acquisition<'_> {
     async fn run(mut self) -> Result<(LeaseRecord, Moment), AcquireError> {
         let clock = self.wire.servers.clock().clone();
         let mut watched: Option<Watched> = None;
-        // A dead holder's late renewal has had the time of one call to land.
+        // What a dead holder had sent to Kubernetes, a claim above all, has had its time to land or never will.
         let mut dead: Option<LeaseRecord> = None;
         loop {
             let sent = clock.now();
@@ -228,7 +220,7 @@ impl Acquisition<'_> {
                 }
             };
             self.answered = clock.now();
-            let seen = Watched::next(&mut watched, &record, sent, self.answered);
+            let seen = Watched::next(&mut watched, &record, (sent, self.answered), &self.options.timing);
             let life = seen.map_or_else(|| life_of(record.evidence.as_ref()), Life::Alive);
             let unchanged = watched.as_ref().map_or(Duration::ZERO, |watched| watched.unchanged);
             let options = self.options;
@@ -258,7 +250,7 @@ impl Acquisition<'_> {
                     let confirmed = dead.as_ref().is_some_and(|earlier| record.same_holding(earlier));
                     if matches!(life, Life::Dead(_)) && !confirmed {
                         dead = Some(record);
-                        clock.sleep(options.timing.call).await;
+                        clock.sleep(options.timing.dead_wait()).await;
                         continue;
                     }
                     if let Some(taken) = self.write(Some(&record)).await? {
@@ -341,28 +333,5 @@ impl Acquisition<'_> {
         self.tell(&LeaseProgress::Unreachable { tried: error.to_string() });
         clock.sleep(self.options.timing.pause()).await;
         Ok(())
-    }
-}
-
-impl Watched {
-    /// Takes a reading in that was sent and answered at these moments. Returns what of life was seen: the same record
-    /// moved on, or another holder came.
-    fn next(watched: &mut Option<Self>, record: &LeaseRecord, sent: Moment, answered: Moment) -> Option<String> {
-        if let Some(same) = watched.as_mut().filter(|watched| record.same_holding(&watched.record)) {
-            if let Some(read) = same.read {
-                same.unchanged += sent.since(read);
-            }
-            same.read = Some(answered);
-            return None;
-        }
-        let fresh = Self { record: record.clone(), unchanged: Duration::ZERO, read: Some(answered) };
-        let before = watched.replace(fresh)?.record;
-        let before_holder = before.holder?;
-        let holder = record.holder.as_ref()?;
-        Some(if *holder == before_holder {
-            "it renewed the lease while we watched".to_owned()
-        } else {
-            "it took the lease while we watched".to_owned()
-        })
     }
 }

@@ -51,6 +51,13 @@ impl Timing {
         (self.duration / 3).min(LONGEST_CALL)
     }
 
+    /// How long a holder that is known to be dead is waited for before its lease is taken: a request of its to Kubernetes
+    /// lands within twice its timeout or never. Its reboot is waited for under its fence.
+    #[must_use]
+    pub fn dead_wait(&self) -> Duration {
+        self.call * 2
+    }
+
     /// Between two tries of a renewal that did not succeed, and between two reads of a watched record.
     #[must_use]
     pub fn pause(&self) -> Duration {
@@ -86,7 +93,7 @@ mod tests {
         let timing = Timing::default();
         assert_eq!((timing.renew, timing.call, timing.renew_deadline), (s(30), s(8), s(120)));
         assert_eq!((timing.margin, timing.grace, timing.settle), (s(15), s(120), s(90)));
-        assert_eq!(timing.longest_call(), s(60));
+        assert_eq!((timing.longest_call(), timing.dead_wait()), (s(60), s(16)));
         assert!(timing.grace >= timing.longest_call() * 2);
     }
 
