@@ -18,7 +18,7 @@ const HOST: &str = "ghcr.io";
 /// The clock of every process; it stands still, for the product compares it with nothing but times in a node's future.
 #[must_use]
 pub fn now() -> Timestamp {
-    Timestamp::from_second(1_796_000_000).unwrap_or_default()
+    Timestamp::from_second(1_796_025_600).unwrap_or_default()
 }
 
 /// What every run was given.

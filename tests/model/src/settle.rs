@@ -168,7 +168,7 @@ impl World {
             }
             Op::Release => End::Done(Learned { released: true, ..learned }),
             Op::Adopt => End::Done(learned),
-            Op::Revert => given_up("the gate closed", false),
+            Op::Revert => End::Again,
             Op::Intent => {
                 let (value, claimed) = (Arc::clone(new), Arc::clone(old));
                 state.live_mut(run)?.doing[place] = Doing::Marked { value, claimed };
