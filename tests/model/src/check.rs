@@ -54,6 +54,8 @@ pub struct World {
     pub plans: Arc<Mutex<HashMap<Asked, Arc<Vec<Planned>>>>>,
     /// Judgements that were made already.
     pub judged: Arc<Mutex<HashMap<(usize, Node, Pull), Option<Judgement>>>>,
+    /// Patches that were applied already.
+    pub applied: crate::wire::Applied,
     /// Clusters whose recovery was looked at already.
     pub recovered: Arc<Mutex<HashMap<Left, bool>>>,
 }
@@ -123,6 +125,7 @@ impl World {
             unchanged: [Duration::ZERO; 5],
             plans: Arc::default(),
             judged: Arc::default(),
+            applied: crate::wire::Applied::default(),
             recovered: Arc::default(),
         };
         world.unchanged = world.watched();
@@ -132,7 +135,7 @@ impl World {
     /// What requests need.
     #[must_use]
     pub fn server(&self) -> Server<'_> {
-        Server { timing: &self.timing, one_machine: self.setup.one_machine }
+        Server { timing: &self.timing, one_machine: self.setup.one_machine, applied: &self.applied }
     }
 
     fn fates(&self, state: &State) -> &'static [Fate] {

@@ -1,6 +1,7 @@
 //! What the product reads of a node, made from the node's state: facts, a config's bytes, a fleet.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use agent::credential::{Credential, Desired};
 use agent::facts::{Configs, Facts, Look, MachineState, Registries};
@@ -44,8 +45,11 @@ fn config(new: bool, more: &str) -> Zeroizing<Vec<u8>> {
 /// The revision of the desired credential in this cluster.
 #[must_use]
 pub fn revision() -> Option<Revision> {
-    let config = MachineConfig::parse(&config(true, "")).ok()?;
-    Some(config.cluster_key().ok()?.revision(&desired()))
+    static REVISION: OnceLock<Option<Revision>> = OnceLock::new();
+    *REVISION.get_or_init(|| {
+        let config = MachineConfig::parse(&config(true, "")).ok()?;
+        Some(config.cluster_key().ok()?.revision(&desired()))
+    })
 }
 
 /// The CRI process of a boot.

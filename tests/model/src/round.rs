@@ -54,7 +54,7 @@ impl World {
     }
 
     /// What the product's inventory knows of a run.
-    fn inventory_known(&self, run: usize, live: &Live) -> inventory::Known {
+    pub(crate) fn inventory_known(&self, run: usize, live: &Live) -> inventory::Known {
         let claimed: BTreeSet<String> =
             live.known.iter().filter(|known| known.claimed).map(|known| format!("node-{}", known.uid)).collect();
         let held = matches!(live.hold, Hold::Held { .. } | Hold::Releasing { .. });

@@ -127,7 +127,9 @@ impl World {
     /// The fence as the run saw it last.
     pub(crate) fn fencing(&self, state: &State, run: usize, place: usize) -> Option<Fencing> {
         let live = state.live(run)?;
-        Some(self.snapshot(run, live, live.view.as_ref()?).nodes.swap_remove(place).fencing)
+        let kube = live.view.as_ref()?.nodes[place].view(self.setup.kinds[place], place, "1");
+        let epoch = if let Hold::Held { epoch, .. } = live.hold { Some(epoch) } else { None };
+        Some((self.setup.rules.fencing)(&kube, &self.inventory_known(run, live), LEASE, epoch))
     }
 
     pub(crate) fn claimant(&self, state: &State, run: usize) -> Option<Claimant> {

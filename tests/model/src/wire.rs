@@ -1,10 +1,11 @@
 //! Requests, and what becomes of them.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use coordinator::kube::lease::Timing;
 
-use crate::cluster::{Lease, STANDS};
+use crate::cluster::{Lease, Node, STANDS};
 use crate::state::{Doing, Hold, Law, Run, State};
 
 /// What becomes of a request.
@@ -63,12 +64,30 @@ pub enum Reply {
     Nothing,
 }
 
+/// What patches came to: applying one is pure.
+#[derive(Default)]
+pub struct Applied {
+    nodes: Mutex<HashMap<(Node, Arc<str>, bool), Option<Node>>>,
+    leases: Mutex<HashMap<(Lease, Arc<str>, bool), Option<Lease>>>,
+}
+
+fn once<K: Eq + std::hash::Hash, V: Clone>(known: &Mutex<HashMap<K, V>>, key: K, ask: impl FnOnce(&K) -> V) -> V {
+    if let Some(found) = known.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return found.clone();
+    }
+    let answer = ask(&key);
+    known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, answer.clone());
+    answer
+}
+
 /// The model's settings that a request needs.
 pub struct Server<'a> {
     /// Times of the lease.
     pub timing: &'a Timing,
     /// All runs share one machine.
     pub one_machine: bool,
+    /// Patches that were applied already.
+    pub applied: &'a Applied,
 }
 
 impl Server<'_> {
@@ -111,10 +130,14 @@ impl Server<'_> {
             }
             What::Lease(patch) => {
                 let Some(lease) = &state.lease else { return Reply::Refused };
-                let object = lease.object(|run| self.machine(run), self.timing, version, STANDS);
                 let was_ours = lease.holder == Some(message.from);
                 let releases = patch.contains(FREES);
-                let Some(after) = lease.patched(object, patch) else {
+                let key = (lease.clone(), Arc::clone(patch), message.fresh);
+                let after = once(&self.applied.leases, key, |(lease, patch, _)| {
+                    let object = lease.object(|run| self.machine(run), self.timing, version, STANDS);
+                    lease.patched(object, patch)
+                });
+                let Some(after) = after else {
                     // A release of what is ours must not be refused because of what else was written.
                     state.hold(Law::Freed, !(releases && was_ours));
                     return Reply::Refused;
@@ -125,7 +148,9 @@ impl Server<'_> {
             }
             What::Node(place, patch) => {
                 let place = usize::from(*place);
-                let Some(after) = state.nodes[place].patched(patch, version) else { return Reply::Refused };
+                let key = (state.nodes[place].clone(), Arc::clone(patch), message.fresh);
+                let after = once(&self.applied.nodes, key, |(node, patch, _)| node.patched(patch, version));
+                let Some(after) = after else { return Reply::Refused };
                 self.judge_write(state, from);
                 let before = std::mem::replace(&mut state.nodes[place], after);
                 self.judge_cordon(state, place, &before);
