@@ -8,6 +8,7 @@
 //! - [`check`], [`laws`]: the model and its properties; [`setups`]: what is checked; [`report`]: what is said of it. [`recover`]: one more run, from any state, to its end.
 //! - [`mutants`]: mistakes that must be found.
 #![warn(missing_docs)]
+#![allow(clippy::type_complexity, reason = "the signatures of the product's functions, and keys of what is remembered")]
 
 pub mod check;
 pub mod cluster;

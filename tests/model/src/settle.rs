@@ -59,10 +59,10 @@ impl World {
         }
         let (kind, by) = (self.setup.kinds[place], self.claimant(state, run)?);
         let seen = state.live(run)?.view.as_ref()?.nodes[place].clone();
-        let node = crate::cluster::Node { cordoned, fence, ..seen.clone() };
+        let node = crate::cluster::Node { cordoned, fence, ..seen };
         let view = node.view(kind, place, if fresh { "1" } else { "0" });
         let revision = revision().map(|revision| revision.to_string()).unwrap_or_default();
-        let fence = Fence::claimed(by, &view, &seen.boot_id(), &revision, now());
+        let fence = Fence::claimed(by, &view, &node.boot_id(), &revision, now());
         match (self.setup.rules.claim)(&view, &fence, &view) {
             Ok(Next::Patch(patch)) => {
                 let what = What::Node(number(place), text(&patch));

@@ -112,7 +112,7 @@ impl World {
                 let Fencing::Ours { raw, .. } = self.fencing(state, run, place)? else {
                     return Some(End::Done(Learned::default()));
                 };
-                self.settle(state, run, place, Op::Release, &raw.clone().into(), &"".into(), fate)
+                self.settle(state, run, place, Op::Release, &raw.into(), &"".into(), fate)
             }
             Step::AwaitRollback => (state.nodes[place].config != Config::Try).then(|| End::Done(Learned::default())),
             // Looked at again until the gate's budget is used up.

@@ -194,8 +194,8 @@ impl Server<'_> {
         let now = &state.nodes[place];
         let ghost = &state.ghosts[place];
         let (uncordons, cordons) = (before.cordoned && !now.cordoned, !before.cordoned && now.cordoned);
-        let kept = !(uncordons && ghost.cordoned_before) && !(cordons && before.fence.is_some() && ghost.uncordoned);
-        state.hold(Law::S5, kept);
+        let undone = uncordons && ghost.cordoned_before || cordons && before.fence.is_some() && ghost.uncordoned;
+        state.hold(Law::S5, !undone);
         if state.nodes[place].fence.is_none() {
             state.ghosts[place].uncordoned = false;
         }
