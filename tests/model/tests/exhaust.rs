@@ -36,6 +36,7 @@ fn one_run_on_one_node() {
 }
 
 #[test]
+#[ignore = "minutes: make model"]
 fn two_runs_on_one_node() {
     exhaust(setup("2 runs, 1 worker, 1 disturbance", &[Worker], 2), ALL);
 }
