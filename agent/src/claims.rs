@@ -86,7 +86,7 @@ impl fmt::Display for Adoption {
 }
 
 /// Why nothing is done with a node that needs something.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Blocked {
     /// A Talos whose rules this build does not know.
     #[error("{0} is not supported (1.9 and newer are)")]
@@ -184,7 +184,7 @@ impl Verdict {
 }
 
 /// What this run knows of a pull on the node; lost with the process, which only makes the next run pull again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pull {
     /// Not tried in this run.
     NotTried,

@@ -31,7 +31,7 @@ pub enum FenceSeen {
 const STAGED_AT_MOST: u32 = 3;
 
 /// What this run knows beyond what the cluster shows; losing it only makes the next run look again.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Memory {
     /// The pull with the desired credential.
     pub pull: Pull,

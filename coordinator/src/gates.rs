@@ -80,8 +80,11 @@ pub async fn look(servers: &ApiServers, talos: &Talos, node: &NodeView, rules: &
     Ok(now)
 }
 
-/// The budget and the other control planes, from the Nodes as they are now.
-fn budget<'a>(all: &'a [NodeView], node: &NodeView, rules: &GateRules) -> Result<&'a NodeView, Closed> {
+/// The budget and the other control planes, from the Nodes as they are now. Pure.
+///
+/// # Errors
+/// [`Closed`].
+pub fn budget<'a>(all: &'a [NodeView], node: &NodeView, rules: &GateRules) -> Result<&'a NodeView, Closed> {
     let Some(now) = all.iter().find(|other| other.name == node.name && other.uid == node.uid) else {
         return Err(Closed::Replaced);
     };

@@ -168,6 +168,47 @@ fn parse_stat(text: &str) -> Option<Stat> {
 /// can be judged, everything else is unknown. A stopped process is alive, for it may go on.
 #[must_use]
 pub fn life_of(evidence: Option<&Evidence>) -> Life {
+    life_on(evidence, boot_id().as_deref(), pid_namespace().as_deref(), &process)
+}
+
+/// What a machine says of a process number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// It runs; its start in clock ticks after boot.
+    Runs {
+        /// The start.
+        start: u64,
+    },
+    /// It has ended and was not waited for yet.
+    Zombie {
+        /// The start.
+        start: u64,
+    },
+    /// There is none.
+    Gone,
+    /// It may not be looked at.
+    Hidden,
+}
+
+fn process(pid: Pid) -> Process {
+    match (process_stat(pid.as_raw_nonzero().get()), test_kill_process(pid)) {
+        (Some(Stat { zombie: true, start }), _) => Process::Zombie { start },
+        (Some(Stat { start, .. }), _) => Process::Runs { start },
+        // Not in /proc alone is no proof: hidepid hides the processes of other users.
+        (None, Err(Errno::SRCH)) => Process::Gone,
+        (None, _) => Process::Hidden,
+    }
+}
+
+/// As [`life_of`], on a machine with that boot id and process namespace, whose processes `process` looks at. Pure but for
+/// that look.
+#[must_use]
+pub fn life_on(
+    evidence: Option<&Evidence>,
+    here: Option<&str>,
+    here_namespace: Option<&str>,
+    process: &dyn Fn(Pid) -> Process,
+) -> Life {
     let Some(evidence) = evidence else {
         return Life::Unknown("the lease carries no evidence of its holder".to_owned());
     };
@@ -176,22 +217,23 @@ pub fn life_of(evidence: Option<&Evidence>) -> Life {
     else {
         return Life::Unknown("the evidence names no process".to_owned());
     };
-    if boot_id().as_ref() != Some(boot) {
+    if here != Some(boot) {
         return Life::Unknown("it ran on another machine, or before this one was booted".to_owned());
     }
-    if pid_namespace().as_ref() != Some(namespace) {
+    if here_namespace != Some(namespace) {
         return Life::Unknown("it runs in another process namespace of this machine".to_owned());
     }
     let Some(number) = Pid::from_raw(pid).filter(|_| pid > 0) else {
         return Life::Unknown(format!("{pid} is no process number"));
     };
-    match (process_stat(pid), test_kill_process(number)) {
-        (Some(stat), _) if stat.start != start => Life::Dead(format!("process {pid} is another one by now")),
-        (Some(stat), _) if stat.zombie => Life::Dead(format!("process {pid} has ended")),
-        (Some(_), _) => Life::Alive(format!("its process {pid} runs on this machine")),
-        // Not in /proc alone is no proof: hidepid hides the processes of other users.
-        (None, Err(Errno::SRCH)) => Life::Dead(format!("its process {pid} is gone from this machine")),
-        (None, _) => Life::Unknown(format!("process {pid} exists but may not be looked at")),
+    match process(number) {
+        Process::Runs { start: other } | Process::Zombie { start: other } if other != start => {
+            Life::Dead(format!("process {pid} is another one by now"))
+        }
+        Process::Zombie { .. } => Life::Dead(format!("process {pid} has ended")),
+        Process::Runs { .. } => Life::Alive(format!("its process {pid} runs on this machine")),
+        Process::Gone => Life::Dead(format!("its process {pid} is gone from this machine")),
+        Process::Hidden => Life::Unknown(format!("process {pid} exists but may not be looked at")),
     }
 }
 

@@ -319,8 +319,9 @@ fn say(error: &CallError) -> String {
     }
 }
 
-/// A fence under another Lease is residue when that one is gone, free, or its holder is dead by evidence.
-pub(crate) fn judged(fencing: Fencing, dead: bool) -> Fencing {
+/// A fence under another Lease is residue when that one is gone, free, or its holder is dead by evidence. Pure.
+#[must_use]
+pub fn judged(fencing: Fencing, dead: bool) -> Fencing {
     match fencing {
         Fencing::Foreign { raw, fence } if dead => Fencing::Residue { raw, fence },
         other => other,
@@ -328,8 +329,9 @@ pub(crate) fn judged(fencing: Fencing, dead: bool) -> Fencing {
 }
 
 /// Whose fence stands on the Node, which is in that boot if Talos says so. A fence under our lease is ours or residue: who
-/// else could have written it is dead, or the lease will not be given to us.
-pub(crate) fn fencing(node: &NodeView, boot: Option<&str>, known: &Known, leases: LeaseNames<'_>) -> Fencing {
+/// else could have written it is dead, or the lease will not be given to us. Pure.
+#[must_use]
+pub fn fencing(node: &NodeView, boot: Option<&str>, known: &Known, leases: LeaseNames<'_>) -> Fencing {
     let lease = leases.ours.to_string();
     match Fence::on(node) {
         None => script_fencing(node, boot, leases),

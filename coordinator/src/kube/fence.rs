@@ -4,6 +4,7 @@
 //! is no moment in which a node is cordoned by us and does not say so. A run that dies leaves it behind, and the next
 //! one reads in it all that it needs.
 
+mod look;
 pub mod script;
 mod write;
 
@@ -18,7 +19,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::nodes::NodeView;
 
-pub(crate) use write::release_patch;
+pub(crate) use look::release_patch;
+pub use look::{Next, look_for_claim, look_for_release, look_for_update};
 pub use write::{ClaimError, FenceError, Released, claim, discard, release, revert, update};
 
 /// The annotation on the Node.

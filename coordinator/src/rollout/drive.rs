@@ -207,17 +207,11 @@ impl Rollout {
         }
         if matches!(end, End::Done) {
             let memory = self.known.memory.entry(uid.clone()).or_default();
+            after_done(memory, &task, &learned);
             match &task {
-                Task::Step(Step::WriteProof) => memory.proof_written = true,
-                Task::Step(Step::AwaitBoot) if !learned.settled => {
-                    memory.rebooted = true;
-                    self.rebooted.push(name.clone());
-                }
-                Task::Step(Step::Stage) | Task::Canary => {
-                    memory.staged += 1;
-                    if credential::is_live(&before) {
-                        self.staged_live.insert(uid.clone());
-                    }
+                Task::Step(Step::AwaitBoot) if !learned.settled => self.rebooted.push(name.clone()),
+                Task::Step(Step::Stage) | Task::Canary if credential::is_live(&before) => {
+                    self.staged_live.insert(uid.clone());
                 }
                 _ => {}
             }
@@ -326,7 +320,18 @@ fn went_away(uid: &str, fresh: &Result<Option<FleetNode>, ReadError>) -> Option<
     }
 }
 
-fn remember(memory: &mut Memory, learned: &Learned) {
+/// What a step that came to its end teaches of its node, beyond what the step itself learned. Pure.
+pub fn after_done(memory: &mut Memory, task: &Task, learned: &Learned) {
+    match task {
+        Task::Step(Step::WriteProof) => memory.proof_written = true,
+        Task::Step(Step::AwaitBoot) if !learned.settled => memory.rebooted = true,
+        Task::Step(Step::Stage) | Task::Canary => memory.staged += 1,
+        _ => {}
+    }
+}
+
+/// Takes in what a step learned. Pure.
+pub fn remember(memory: &mut Memory, learned: &Learned) {
     if let Some(pull) = &learned.pull {
         memory.pull = pull.clone();
     }

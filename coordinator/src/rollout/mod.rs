@@ -34,10 +34,15 @@ use crate::report::progress::{Progress, short};
 use env::Env;
 use lease_words::LeaseWords;
 
+pub use disrupt::still_ours;
+pub use drive::{after_done, remember};
+pub use outcome::Learned;
+pub use reboot::{Boot, boot_seen, came_to_nothing};
+
 /// A fleet that is not done after that many rounds is changed by somebody else all the time.
 const MAX_ROUNDS: u32 = 20;
 /// After a write two clean inventories in a row are needed: a node may have appeared, a controller may have undone.
-const CLEAN_AFTER_WRITE: u32 = 2;
+pub const CLEAN_AFTER_WRITE: u32 = 2;
 
 /// Between two tries to reach an API that does not answer.
 const AWAY: Duration = Duration::from_millis(500);
@@ -472,6 +477,7 @@ impl Rollout {
 }
 
 /// A node whose fence we hold and that we leave so: a human must see it.
-fn lost_sight(node: &FleetNode) -> bool {
+#[must_use]
+pub fn lost_sight(node: &FleetNode) -> bool {
     matches!(node.fencing, Fencing::Ours { .. } | Fencing::Residue { .. }) && !matches!(node.talk, Talk::NotTalos(_))
 }

@@ -75,7 +75,7 @@ pub async fn reboot(env: &Env, node: &FleetNode) -> Result<End, End> {
     match talos.reboot(permit, limit).await {
         Ok(()) => env.say(node, "reboot asked for"),
         // Nothing was sent, or it was refused: the intent is taken back.
-        Err(error) if error.why.nothing_sent() || is_refusal(&error) => {
+        Err(error) if came_to_nothing(&error) => {
             env.use_again(node);
             take_back(env, &marked, &value, claimed).await?;
             return Ok(super::outcome::of_call(error));
@@ -84,6 +84,13 @@ pub async fn reboot(env: &Env, node: &FleetNode) -> Result<End, End> {
         Err(error) => env.say(node, &format!("reboot asked for, its reply is lost ({})", chain(&error))),
     }
     Ok(End::Done)
+}
+
+/// Whether a reboot call that failed was certainly not carried out, so that its intent is taken back. A lost reply is no
+/// such thing. Pure.
+#[must_use]
+pub fn came_to_nothing(error: &talos_proto::CallError) -> bool {
+    error.why.nothing_sent() || is_refusal(error)
 }
 
 /// Whether the node itself said no before it did anything. Other codes can come from a proxy, after delivery.
@@ -118,6 +125,28 @@ async fn take_back(env: &Env, marked: &NodeView, value: &str, claimed: &Fence) -
     Ok(())
 }
 
+/// What a look at a node says that was asked to reboot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Boot {
+    /// It has booted again.
+    Another,
+    /// The same boot has been RUNNING for so long that the reboot will not come.
+    Settled,
+    /// Neither is known yet.
+    NotYet,
+}
+
+/// Judges such a look: `before` is the boot that it was asked in, `now` the one that answers, and `running` for how long
+/// that one was seen RUNNING without a break. Pure.
+#[must_use]
+pub fn boot_seen(before: &str, now: Option<&str>, running: Option<Duration>, settle: Duration) -> Boot {
+    match (now, running) {
+        (Some(now), _) if now != before => Boot::Another,
+        (Some(_), Some(running)) if running >= settle => Boot::Settled,
+        _ => Boot::NotYet,
+    }
+}
+
 /// Waits for another boot id. A boot that stays the same while the machine says RUNNING, for the settle time, means that
 /// the reboot will not come.
 pub async fn await_boot(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
@@ -135,29 +164,28 @@ pub async fn await_boot(env: &Env, node: &FleetNode, learned: &mut Learned) -> R
         let boot = either_way(&talos).await;
         let state = if boot.is_some() { machine(&talos).await } else { None };
         let now = env.clock().now();
-        match boot {
-            Some(boot) if boot != fence.boot => {
+        let running = state.is_some_and(|state| state.stage == RuntimeMachineStage::MachineStageRunning);
+        running_since = (boot.is_some() && running).then(|| running_since.unwrap_or(now));
+        match boot_seen(&fence.boot, boot.as_deref(), running_since.map(|since| now.since(since)), settle) {
+            Boot::Another => {
                 env.say(node, &format!("booted again after {}", short(now.since(start))));
                 return Ok(End::Done);
             }
-            Some(_) if state.is_some_and(|state| state.stage == RuntimeMachineStage::MachineStageRunning) => {
-                let since = *running_since.get_or_insert(now);
-                if now.since(since) >= settle {
-                    learned.settled = true;
-                    // Only our own call is a failure; the one of a dead run may never have been sent.
-                    if !in_turn {
-                        env.say(node, &format!("no reboot came within {}: none is under way", short(settle)));
-                        return Ok(End::Done);
-                    }
-                    let reason = format!(
-                        "it did not reboot within {} although it was asked to (locked by an upgrade?)",
-                        short(settle)
-                    );
-                    env.say(node, &reason);
-                    return Ok(End::Failed(Failure::at_gate(reason)));
+            Boot::Settled => {
+                learned.settled = true;
+                // Only our own call is a failure; the one of a dead run may never have been sent.
+                if !in_turn {
+                    env.say(node, &format!("no reboot came within {}: none is under way", short(settle)));
+                    return Ok(End::Done);
                 }
+                let reason = format!(
+                    "it did not reboot within {} although it was asked to (locked by an upgrade?)",
+                    short(settle)
+                );
+                env.say(node, &reason);
+                return Ok(End::Failed(Failure::at_gate(reason)));
             }
-            _ => running_since = None,
+            Boot::NotYet => {}
         }
         // An autoscaler may take the node away while it is dark.
         if now.since(looked) >= STILL_THERE {

@@ -10,7 +10,8 @@ use talos_proto::permit::Permits;
 use super::super::api_servers::{ApiServers, Authority};
 use super::super::nodes::NodeView;
 use super::super::patch;
-use super::write::{FenceError, Next, settle};
+use super::look::Next;
+use super::write::{FenceError, settle};
 use super::{ANNOTATION, Fence, Step};
 
 /// Who fenced the node.

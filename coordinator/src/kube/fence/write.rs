@@ -13,7 +13,8 @@ use talos_proto::permit::{NoPermit, Permits};
 use super::super::api_servers::{ApiServers, Authority, ReadError, WriteError};
 use super::super::nodes::{self, NodeView};
 use super::super::patch;
-use super::{ANNOTATION, Fence, ParseError, SCALE_DOWN_DISABLED, ScaleDown, hard, script};
+use super::look::{Next, look_for_claim, look_for_release, look_for_update};
+use super::{ANNOTATION, Fence, ParseError};
 
 /// How long conflicts and unreachable servers are ridden out.
 const PATIENCE: Duration = Duration::from_secs(45);
@@ -130,11 +131,6 @@ pub enum Released {
     NodeGone,
 }
 
-pub(super) enum Next<T> {
-    Done(T),
-    Patch(Vec<Value>),
-}
-
 /// Sets the fence and the cordon in one patch that tests UID and resourceVersion, on the Node as `view` shows it.
 /// Made again when an unrelated write moved the Node.
 ///
@@ -146,47 +142,7 @@ pub async fn claim(
     view: &NodeView,
     fence: Fence,
 ) -> Result<NodeView, ClaimError> {
-    let value = fence.render();
-    settle(servers, Authority::Step(permits), view, |now| {
-        let node = || now.name.clone();
-        if now.uid != fence.uid {
-            return Err(FenceError::Replaced { node: node(), uid: now.uid.clone() });
-        }
-        match now.annotations.get(ANNOTATION) {
-            Some(present) if *present == value => return Ok(Next::Done(now.clone())),
-            Some(present) => return Err(FenceError::Fenced { node: node(), value: present.clone() }),
-            None => {}
-        }
-        if let Some(owner) = now.annotations.get(script::OWNER).filter(|owner| !owner.is_empty()) {
-            return Err(FenceError::Fenced { node: node(), value: format!("of the old script, {owner}") });
-        }
-        if now.deleting || now.leaving {
-            return Err(FenceError::Leaving { node: node() });
-        }
-        if now.unschedulable != view.unschedulable {
-            return Err(FenceError::CordonChanged { node: node(), cordoned: now.unschedulable });
-        }
-        if let Some(new) = now.taints.iter().find(|taint| hard(taint) && !view.taints.contains(taint)) {
-            return Err(FenceError::Tainted { node: node(), taint: format!("{}:{}", new.key, new.effect) });
-        }
-        Ok(Next::Patch(claim_patch(now, &fence, &value)))
-    })
-    .await
-}
-
-fn claim_patch(now: &NodeView, fence: &Fence, value: &str) -> Vec<Value> {
-    let mut operations =
-        vec![patch::test("/metadata/uid", &now.uid), patch::test("/metadata/resourceVersion", &now.resource_version)];
-    if !now.has_annotations {
-        // Adding a whole map replaces one that is there; the test of the version says that none is.
-        operations.push(patch::add("/metadata/annotations", serde_json::Map::new()));
-    }
-    operations.push(patch::add(patch::annotation(ANNOTATION), value));
-    if fence.scale_down_before.is_some() {
-        operations.push(patch::add(patch::annotation(SCALE_DOWN_DISABLED), "true"));
-    }
-    operations.push(patch::add("/spec/unschedulable", true));
-    operations
+    settle(servers, Authority::Step(permits), view, |now| look_for_claim(view, &fence, now)).await
 }
 
 /// Replaces the fence, testing the value as it was read. Also adopts one of a dead holder
@@ -225,22 +181,7 @@ async fn replace(
     old: &str,
     new: &Fence,
 ) -> Result<NodeView, FenceError> {
-    let value = new.render();
-    settle(servers, authority, view, |now| {
-        if now.uid != view.uid {
-            return Err(FenceError::Replaced { node: now.name.clone(), uid: now.uid.clone() });
-        }
-        match now.annotations.get(ANNOTATION) {
-            Some(present) if *present == value => Ok(Next::Done(now.clone())),
-            Some(present) if present == old => Ok(Next::Patch(vec![
-                patch::test("/metadata/uid", &now.uid),
-                patch::test(patch::annotation(ANNOTATION), old),
-                patch::add(patch::annotation(ANNOTATION), &value),
-            ])),
-            other => Err(FenceError::Changed { node: now.name.clone(), now: other.cloned() }),
-        }
-    })
-    .await
+    settle(servers, authority, view, |now| look_for_update(&view.uid, old, new, now)).await
 }
 
 /// Removes every key of ours in one patch that tests the fence's value as it was read, and uncordons only when the
@@ -255,17 +196,8 @@ pub async fn release(
     old: &str,
 ) -> Result<Released, FenceError> {
     let fence = Fence::parse(old).map_err(|source| FenceError::Parse { node: view.name.clone(), source })?;
-    let settled = settle(servers, Authority::Undo(permits), view, |now| {
-        if now.uid != view.uid {
-            return Ok(Next::Done(Released::NodeGone));
-        }
-        match now.annotations.get(ANNOTATION) {
-            None => Ok(Next::Done(Released::Free { schedulable: !now.unschedulable, node: Box::new(now.clone()) })),
-            Some(present) if present == old => Ok(Next::Patch(release_patch(now, &fence, old))),
-            other => Err(FenceError::Changed { node: now.name.clone(), now: other.cloned() }),
-        }
-    });
-    match settled.await {
+    let look = |now: &NodeView| look_for_release(&view.uid, old, &fence, now);
+    match settle(servers, Authority::Undo(permits), view, look).await {
         Err(FenceError::Gone { .. }) => Ok(Released::NodeGone),
         other => other,
     }
@@ -294,29 +226,6 @@ pub async fn discard(
         Err(FenceError::Gone { .. }) => Ok(()),
         other => other,
     }
-}
-
-pub(crate) fn release_patch(now: &NodeView, fence: &Fence, old: &str) -> Vec<Value> {
-    let mut operations = vec![
-        patch::test("/metadata/uid", &now.uid),
-        patch::test(patch::annotation(ANNOTATION), old),
-        patch::remove(patch::annotation(ANNOTATION)),
-    ];
-    // Another value than the one we set is a newer actor's.
-    let still_ours = now.annotations.get(SCALE_DOWN_DISABLED).is_some_and(|value| value == "true");
-    if let Some(before) = fence.scale_down_before.as_ref().filter(|_| still_ours) {
-        let path = patch::annotation(SCALE_DOWN_DISABLED);
-        operations.push(patch::test(&path, "true"));
-        operations.push(match before {
-            ScaleDown::Absent => patch::remove(&path),
-            ScaleDown::Value(value) => patch::add(&path, value),
-        });
-    }
-    if !fence.cordoned_before && now.unschedulable {
-        operations.push(patch::test("/spec/unschedulable", true));
-        operations.push(patch::add("/spec/unschedulable", false));
-    }
-    operations
 }
 
 /// The loop of looking, patching and looking again. What the caller's `view` says is believed only for a patch, which

@@ -11,6 +11,7 @@ use super::evaluate::{Evaluation, Takeover, evaluate};
 use super::held::{HeldLease, Shared};
 use super::record::LeaseRecord;
 use super::timing::Timing;
+use super::watched::Watched;
 use super::wire::Wire;
 use super::writer::Writer;
 use crate::ci::{By, Ci, Judged};
@@ -191,20 +192,11 @@ struct Acquisition<'a> {
     tried: Option<Moment>,
 }
 
-/// A record that is being watched.
-struct Watched {
-    record: LeaseRecord,
-    /// How long it was seen unchanged; only time between two answers in a row counts.
-    unchanged: Duration,
-    /// The end of the last read, unless one failed since.
-    read: Option<Moment>,
-}
-
 impl Acquisition<'_> {
     async fn run(mut self) -> Result<(LeaseRecord, Moment), AcquireError> {
         let clock = self.wire.servers.clock().clone();
         let mut watched: Option<Watched> = None;
-        // A dead holder's late renewal has had the time of one call to land.
+        // What a dead holder had sent to Kubernetes, a claim above all, has had its time to land or never will.
         let mut dead: Option<LeaseRecord> = None;
         loop {
             let sent = clock.now();
@@ -355,55 +347,5 @@ impl Acquisition<'_> {
         self.tell(&LeaseProgress::Unreachable { tried: error.to_string() });
         clock.sleep(self.options.timing.pause()).await;
         Ok(())
-    }
-}
-
-impl Watched {
-    /// Takes a reading in that was sent and answered at these moments. Returns what of life was seen: the same record
-    /// moved on, or another holder came.
-    ///
-    /// Between two readings no more counts than twice the pause that was meant to lie there: our clock also runs with the
-    /// wall clock, and a step of that would make a holder that lives look silent for an hour.
-    fn next(
-        watched: &mut Option<Self>,
-        record: &LeaseRecord,
-        (sent, answered): (Moment, Moment),
-        timing: &Timing,
-    ) -> Option<String> {
-        if let Some(same) = watched.as_mut().filter(|watched| record.same_holding(&watched.record)) {
-            if let Some(read) = same.read {
-                same.unchanged += sent.since(read).min(timing.pause() * 2);
-            }
-            same.read = Some(answered);
-            return None;
-        }
-        let fresh = Self { record: record.clone(), unchanged: Duration::ZERO, read: Some(answered) };
-        let before = watched.replace(fresh)?.record;
-        let before_holder = before.holder?;
-        let holder = record.holder.as_ref()?;
-        Some(if *holder == before_holder {
-            "it renewed the lease while we watched".to_owned()
-        } else {
-            "it took the lease while we watched".to_owned()
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn l05_a_step_of_our_clock_between_two_reads_is_not_silence_of_the_holder() {
-        let at = |seconds| Moment::from_origin(Duration::from_secs(seconds));
-        let timing = Timing::default();
-        let record = LeaseRecord { holder: Some("other".to_owned()), ..LeaseRecord::default() };
-        let mut watched = None;
-        for moment in [0, 5, 10, 3_610, 3_615] {
-            assert_eq!(Watched::next(&mut watched, &record, (at(moment), at(moment)), &timing), None);
-        }
-        let unchanged = watched.unwrap().unchanged;
-        assert_eq!(unchanged, Duration::from_secs(5 + 5 + 10 + 5));
-        assert!(unchanged < timing.watch(record.duration));
     }
 }

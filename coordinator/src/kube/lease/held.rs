@@ -144,33 +144,69 @@ impl Shared {
     }
 
     fn grant(&self, timeout: Duration, undo: bool) -> Result<Permit, NoPermit> {
-        if self.releasing.load(Ordering::SeqCst) {
-            return Err(NoPermit::Released);
-        }
-        match self.state() {
-            LeaseState::Lost { holder } => return Err(NoPermit::Lost { holder }),
-            LeaseState::Released => return Err(NoPermit::Released),
-            LeaseState::Held | LeaseState::Lapsed => {}
-        }
-        if self.stopping.load(Ordering::SeqCst) && !undo {
-            return Err(NoPermit::Stopping);
-        }
-        // Judged by the clock, not by the state: a process that was stopped has not noticed yet that time went by.
-        let now = self.clock.now();
-        if now >= self.lapses_at() {
-            return Err(NoPermit::Lapsed);
-        }
-        let longest = self.timing.longest_call();
-        if timeout > longest {
-            return Err(NoPermit::TooLate { left: longest, needed: timeout });
-        }
-        let deadline = self.renewed_from() + self.timing.renew_deadline.saturating_sub(self.timing.margin);
-        let left = deadline.since(now);
-        if left < timeout {
-            return Err(NoPermit::TooLate { left, needed: timeout + self.timing.margin });
-        }
+        let standing = Standing {
+            state: &self.state(),
+            releasing: self.releasing.load(Ordering::SeqCst),
+            stopping: self.stopping.load(Ordering::SeqCst),
+            renewed_from: self.renewed_from(),
+        };
+        let deadline = grant(standing, &self.timing, self.clock.now(), Asked { timeout, undo })?;
         Ok(Permit::until(self.clock.clone(), deadline))
     }
+}
+
+/// How it stands with the lease when a permit is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Standing<'a> {
+    /// As the writer knows it.
+    pub state: &'a LeaseState,
+    /// Its release has begun.
+    pub releasing: bool,
+    /// The run was asked to stop.
+    pub stopping: bool,
+    /// The moment before the send of the last renewal that succeeded.
+    pub renewed_from: Moment,
+}
+
+/// What a permit is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// How long the call may take.
+    pub timeout: Duration,
+    /// It undoes what this run has done.
+    pub undo: bool,
+}
+
+/// Whether a call may be made `now`, and until when it may be begun. Pure.
+///
+/// # Errors
+/// [`NoPermit`].
+pub fn grant(standing: Standing<'_>, timing: &Timing, now: Moment, asked: Asked) -> Result<Moment, NoPermit> {
+    if standing.releasing {
+        return Err(NoPermit::Released);
+    }
+    match standing.state {
+        LeaseState::Lost { holder } => return Err(NoPermit::Lost { holder: holder.clone() }),
+        LeaseState::Released => return Err(NoPermit::Released),
+        LeaseState::Held | LeaseState::Lapsed => {}
+    }
+    if standing.stopping && !asked.undo {
+        return Err(NoPermit::Stopping);
+    }
+    // Judged by the clock, not by the state: a process that was stopped has not noticed yet that time went by.
+    if now >= standing.renewed_from + timing.renew_deadline {
+        return Err(NoPermit::Lapsed);
+    }
+    let (longest, timeout) = (timing.longest_call(), asked.timeout);
+    if timeout > longest {
+        return Err(NoPermit::TooLate { left: longest, needed: timeout });
+    }
+    let deadline = standing.renewed_from + timing.renew_deadline.saturating_sub(timing.margin);
+    let left = deadline.since(now);
+    if left < timeout {
+        return Err(NoPermit::TooLate { left, needed: timeout + timing.margin });
+    }
+    Ok(deadline)
 }
 
 impl HeldLease {

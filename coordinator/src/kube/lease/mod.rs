@@ -9,6 +9,7 @@ pub mod evaluate;
 pub mod held;
 pub mod record;
 pub mod timing;
+pub mod watched;
 mod wire;
 mod writer;
 
@@ -17,6 +18,9 @@ mod tests;
 
 pub use acquire::{AcquireError, HeldByAnother, LeaseOptions, LeaseProgress, acquire, look};
 pub use evaluate::{Evaluation, Takeover, evaluate};
-pub use held::{HeldLease, LeaseState, Release, ReleaseError};
+pub use held::{Asked, HeldLease, LeaseState, Release, ReleaseError, Standing, grant};
 pub use record::LeaseRecord;
 pub use timing::Timing;
+pub use watched::Watched;
+pub use wire::{new_lease, release_patch, renew_patch, take_patch};
+pub use writer::{Claimed, ReleaseNext, Renewal, release_next, renewal_seen};

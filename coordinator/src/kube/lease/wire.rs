@@ -61,23 +61,7 @@ impl Wire {
 
     /// Creates the Lease, held by us.
     pub(super) async fn create(&self, holder: &Holder, timing: &Timing) -> Result<LeaseRecord, WriteError> {
-        let now = self.time();
-        let object = json!({
-            "apiVersion": "coordination.k8s.io/v1",
-            "kind": "Lease",
-            "metadata": {
-                "name": self.name,
-                "namespace": self.namespace,
-                "annotations": { EVIDENCE: annotation(holder) },
-            },
-            "spec": {
-                "holderIdentity": holder.identity,
-                "leaseDurationSeconds": seconds(timing.duration),
-                "acquireTime": now,
-                "renewTime": now,
-                "leaseTransitions": 0,
-            },
-        });
+        let object = new_lease((&self.namespace, &self.name), holder, timing, &self.time());
         let path = self.collection();
         let timeout = self.call;
         let created = self.servers.write(Authority::LeaseItself, timeout, |client| {
@@ -94,29 +78,7 @@ impl Wire {
         holder: &Holder,
         timing: &Timing,
     ) -> Result<LeaseRecord, WriteError> {
-        let now = self.time();
-        let mut operations = vec![
-            patch::test("/metadata/uid", &record.uid),
-            patch::test("/metadata/resourceVersion", &record.resource_version),
-        ];
-        if record.has_spec {
-            operations.push(patch::test("/spec/holderIdentity", &record.raw_holder));
-            operations.push(patch::test("/spec/leaseTransitions", &record.raw_transitions));
-        } else {
-            operations.push(patch::add("/spec", Map::new()));
-        }
-        if !record.has_annotations {
-            operations.push(patch::add("/metadata/annotations", Map::new()));
-        }
-        operations.extend([
-            patch::add(patch::annotation(EVIDENCE), annotation(holder)),
-            patch::add("/spec/holderIdentity", &holder.identity),
-            patch::add("/spec/leaseDurationSeconds", seconds(timing.duration)),
-            patch::add("/spec/acquireTime", &now),
-            patch::add("/spec/renewTime", &now),
-            patch::add("/spec/leaseTransitions", record.next_transitions()),
-        ]);
-        self.patch(&operations).await
+        self.patch(&take_patch(record, holder, timing, &self.time())).await
     }
 
     /// Renews the Lease if holder and transitions are still ours.
@@ -127,28 +89,12 @@ impl Wire {
         epoch: i64,
         time: &RenewTime,
     ) -> Result<LeaseRecord, WriteError> {
-        self.patch(&[
-            patch::test("/metadata/uid", uid),
-            patch::test("/spec/holderIdentity", holder),
-            patch::test("/spec/leaseTransitions", epoch),
-            patch::add("/spec/renewTime", time),
-        ])
-        .await
+        self.patch(&renew_patch(uid, holder, epoch, time)).await
     }
 
-    /// Frees the Lease if the holder is still us; nothing else is tested, for nothing else matters. Written so that
-    /// client-go and the older script read it as free: holder "" and a duration of one second.
+    /// Frees the Lease if the holder is still us.
     pub(super) async fn release(&self, record: &LeaseRecord, holder: &str) -> Result<LeaseRecord, WriteError> {
-        let mut operations = vec![
-            patch::test("/spec/holderIdentity", holder),
-            patch::add("/spec/holderIdentity", ""),
-            patch::add("/spec/leaseDurationSeconds", 1),
-            patch::add("/spec/renewTime", self.time()),
-        ];
-        if record.has_evidence {
-            operations.push(patch::remove(patch::annotation(EVIDENCE)));
-        }
-        self.patch(&operations).await
+        self.patch(&release_patch(record, holder, &self.time())).await
     }
 
     async fn patch(&self, operations: &[Value]) -> Result<LeaseRecord, WriteError> {
@@ -160,6 +106,81 @@ impl Wire {
         });
         Ok(LeaseRecord::read(&patched.await?))
     }
+}
+
+/// A Lease as it is created, held by `holder`. Pure, as are the patches below.
+#[must_use]
+pub fn new_lease((namespace, name): (&str, &str), holder: &Holder, timing: &Timing, now: &str) -> Value {
+    json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "annotations": { EVIDENCE: annotation(holder) },
+        },
+        "spec": {
+            "holderIdentity": holder.identity,
+            "leaseDurationSeconds": seconds(timing.duration),
+            "acquireTime": now,
+            "renewTime": now,
+            "leaseTransitions": 0,
+        },
+    })
+}
+
+/// Takes the Lease over from exactly the record that was read.
+#[must_use]
+pub fn take_patch(record: &LeaseRecord, holder: &Holder, timing: &Timing, now: &str) -> Vec<Value> {
+    let mut operations = vec![
+        patch::test("/metadata/uid", &record.uid),
+        patch::test("/metadata/resourceVersion", &record.resource_version),
+    ];
+    if record.has_spec {
+        operations.push(patch::test("/spec/holderIdentity", &record.raw_holder));
+        operations.push(patch::test("/spec/leaseTransitions", &record.raw_transitions));
+    } else {
+        operations.push(patch::add("/spec", Map::new()));
+    }
+    if !record.has_annotations {
+        operations.push(patch::add("/metadata/annotations", Map::new()));
+    }
+    operations.extend([
+        patch::add(patch::annotation(EVIDENCE), annotation(holder)),
+        patch::add("/spec/holderIdentity", &holder.identity),
+        patch::add("/spec/leaseDurationSeconds", seconds(timing.duration)),
+        patch::add("/spec/acquireTime", now),
+        patch::add("/spec/renewTime", now),
+        patch::add("/spec/leaseTransitions", record.next_transitions()),
+    ]);
+    operations
+}
+
+/// Renews the Lease if holder and transitions are still ours.
+#[must_use]
+pub fn renew_patch(uid: &str, holder: &str, epoch: i64, now: &str) -> Vec<Value> {
+    vec![
+        patch::test("/metadata/uid", uid),
+        patch::test("/spec/holderIdentity", holder),
+        patch::test("/spec/leaseTransitions", epoch),
+        patch::add("/spec/renewTime", now),
+    ]
+}
+
+/// Frees the Lease if the holder is still us; nothing else is tested, for nothing else matters. Written so that
+/// client-go and the older script read it as free: holder "" and a duration of one second.
+#[must_use]
+pub fn release_patch(record: &LeaseRecord, holder: &str, now: &str) -> Vec<Value> {
+    let mut operations = vec![
+        patch::test("/spec/holderIdentity", holder),
+        patch::add("/spec/holderIdentity", ""),
+        patch::add("/spec/leaseDurationSeconds", 1),
+        patch::add("/spec/renewTime", now),
+    ];
+    if record.has_evidence {
+        operations.push(patch::remove(patch::annotation(EVIDENCE)));
+    }
+    operations
 }
 
 fn annotation(holder: &Holder) -> String {

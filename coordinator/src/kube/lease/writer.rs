@@ -26,10 +26,68 @@ pub(super) struct Writer {
     sent: Vec<(RenewTime, Moment)>,
 }
 
-enum Renewal {
-    Renewed { from: Moment },
+/// What came of a renewal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// The lease is ours, renewed by a request that was sent after this moment.
+    Renewed {
+        /// The moment before the send.
+        from: Moment,
+    },
+    /// Not renewed, to be tried again.
     NotNow,
-    Lost { holder: String },
+    /// Somebody else has it, or nobody.
+    Lost {
+        /// Who.
+        holder: String,
+    },
+}
+
+/// What we hold: a record that says something else is not ours.
+#[derive(Clone, Copy, Debug)]
+pub struct Claimed<'a> {
+    /// The Lease's UID.
+    pub uid: &'a str,
+    /// Our identity.
+    pub holder: &'a str,
+    /// `leaseTransitions` at our acquisition.
+    pub epoch: i64,
+}
+
+/// What a look at the record says of renewals of ours whose replies did not come: `sent` are their times with the
+/// moments before their sends. Pure.
+#[must_use]
+pub fn renewal_seen(record: Option<&LeaseRecord>, ours: Claimed<'_>, sent: &[(String, Moment)]) -> Renewal {
+    let Some(record) = record else { return Renewal::Lost { holder: "nobody".to_owned() } };
+    let is_ours = record.uid == ours.uid
+        && record.holder.as_deref() == Some(ours.holder)
+        && record.transitions == Some(ours.epoch);
+    if !is_ours {
+        return Renewal::Lost { holder: record.holder.clone().unwrap_or_else(|| "nobody".to_owned()) };
+    }
+    let landed = sent.iter().find(|(time, _)| record.renew_time.as_ref() == Some(time));
+    landed.map_or(Renewal::NotNow, |(_, from)| Renewal::Renewed { from: *from })
+}
+
+/// What a release does about the record that it reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReleaseNext {
+    /// It is over.
+    Done(Release),
+    /// The record is ours: it is freed.
+    Free,
+}
+
+/// Judges the record that a release has read; `wrote` says that a write of it may have been applied before. Pure.
+#[must_use]
+pub fn release_next(record: Option<&LeaseRecord>, ours: &str, wrote: bool) -> ReleaseNext {
+    ReleaseNext::Done(match record {
+        None => Release::Gone,
+        Some(LeaseRecord { holder: None, .. }) if wrote => Release::Freed,
+        Some(LeaseRecord { holder: None, .. }) => Release::AlreadyFree,
+        Some(LeaseRecord { holder: Some(holder), .. }) if holder != ours => Release::TakenBy { holder: holder.clone() },
+        Some(_) => return ReleaseNext::Free,
+    })
 }
 
 impl Writer {
@@ -128,21 +186,12 @@ impl Writer {
     }
 
     async fn look(&self) -> Renewal {
+        let shared = &self.shared;
+        let ours = Claimed { uid: &shared.uid, holder: &shared.holder, epoch: shared.epoch };
         match self.read().await {
-            Ok(None) => Renewal::Lost { holder: "nobody".to_owned() },
-            Ok(Some(record)) if self.is_ours(&record) => {
-                let landed = self.sent.iter().find(|(time, _)| record.renew_time.as_ref() == Some(time));
-                landed.map_or(Renewal::NotNow, |(_, from)| Renewal::Renewed { from: *from })
-            }
-            Ok(Some(record)) => Renewal::Lost { holder: record.holder.unwrap_or_else(|| "nobody".to_owned()) },
+            Ok(record) => renewal_seen(record.as_ref(), ours, &self.sent),
             Err(_) => Renewal::NotNow,
         }
-    }
-
-    fn is_ours(&self, record: &LeaseRecord) -> bool {
-        record.uid == self.shared.uid
-            && record.holder.as_ref() == Some(&self.shared.holder)
-            && record.transitions == Some(self.shared.epoch)
     }
 
     async fn release(&self) -> Result<Release, ReleaseError> {
@@ -151,15 +200,8 @@ impl Writer {
         let mut wrote = false;
         loop {
             let failed = match self.read().await {
-                Ok(None) => return Ok(self.released(Release::Gone)),
-                Ok(Some(LeaseRecord { holder: None, .. })) if wrote => return Ok(self.released(Release::Freed)),
-                Ok(Some(LeaseRecord { holder: None, .. })) => return Ok(self.released(Release::AlreadyFree)),
-                Ok(Some(LeaseRecord { holder: Some(holder), .. })) if holder != shared.holder => {
-                    shared.set(LeaseState::Lost { holder: holder.clone() });
-                    return Ok(Release::TakenBy { holder });
-                }
-                Ok(Some(record)) => match self.wire.release(&record, &shared.holder).await {
-                    Ok(_) => return Ok(self.released(Release::Freed)),
+                Ok(record) => match self.free(record.as_ref(), wrote).await {
+                    Ok(release) => return Ok(self.released(release)),
                     Err(WriteError::Refused(status)) if status.code == 404 => {
                         return Ok(self.released(Release::Gone));
                     }
@@ -181,8 +223,21 @@ impl Writer {
         }
     }
 
+    async fn free(&self, record: Option<&LeaseRecord>, wrote: bool) -> Result<Release, WriteError> {
+        match (release_next(record, &self.shared.holder, wrote), record) {
+            (ReleaseNext::Free, Some(record)) => {
+                self.wire.release(record, &self.shared.holder).await.map(|_| Release::Freed)
+            }
+            (ReleaseNext::Done(release), _) => Ok(release),
+            (ReleaseNext::Free, None) => Ok(Release::Gone),
+        }
+    }
+
     fn released(&self, release: Release) -> Release {
-        self.shared.set(LeaseState::Released);
+        self.shared.set(match &release {
+            Release::TakenBy { holder } => LeaseState::Lost { holder: holder.clone() },
+            Release::Freed | Release::AlreadyFree | Release::Gone => LeaseState::Released,
+        });
         release
     }
 }
