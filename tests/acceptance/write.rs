@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
+use jiff::SignedDuration;
 use lab::Held;
 use lab::cluster::USER;
 use lab::faults::When::{After, Before};
@@ -140,4 +141,25 @@ async fn n24_a_foreign_value_of_our_annotation_is_a_warning_and_written_against_
     let verified = bed.product_with_old("verify", &["-n", "worker-1", "-o", "json"]).await.expect(0).json();
     let warnings = verified["warnings"].to_string();
     assert!(warnings.contains(PROOF) && warnings.contains("worker-1"), "{warnings}");
+}
+
+/// The times lie afterwards: only the process that the record names tells that it holds the old credential still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn n22_a_cri_that_was_restarted_since_the_look_is_not_taken_for_one_that_has_loaded() {
+    let bed = two_workers().await;
+    let mut gate = Gate::new(&bed);
+    let child = bed.start(&BOTH);
+    // By now the run has looked at the other worker, which is written to after the canary.
+    let canary = gate.hold(After, "ApplyConfiguration worker-1", 2).await;
+    let node = bed.lab.node("worker-2");
+    node.kill_cri();
+    eventually("its CRI runs again", || bed.truth_of("worker-2").cri_loaded == Held::Old).await;
+    node.set_clock_offset(SignedDuration::from_hours(-1));
+    drop(gate);
+    canary.release();
+    let done = ended(child).await.expect(0);
+    assert!(done.stderr.contains("its CRI was restarted"), "{}", done.stderr);
+    let truth = bed.truth_of("worker-2");
+    assert_eq!((truth.boots, truth.cri_loaded), (1, Held::New), "{}", done.stderr);
+    assert_eq!(requests(&bed, "ApplyConfiguration", "worker-2").len(), 2, "the credential and the proof");
 }

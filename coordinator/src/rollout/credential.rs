@@ -2,10 +2,10 @@
 
 use agent::claims::{Adoption, Blocked, Pull};
 use agent::credential::Desired;
-use agent::facts::read_configs;
+use agent::facts::{cri_process, read_configs};
 use agent::machine_config::{Change, MachineConfig};
 use agent::pull::NoResult;
-use agent::record::{self, Record};
+use agent::record::{self, CriProcess, Record};
 use agent::write::{Session, await_effective};
 use agent::{adopt, pull};
 use talos_proto::cosi::Change as Seen;
@@ -31,7 +31,7 @@ async fn try_canary(env: &Env, node: &FleetNode, learned: &mut Learned) -> Resul
     let talos = talos(env, node)?;
     let text = staged(env, node)?;
     env.say(node, "canary: trying the credential, Talos rolls it back by itself unless it is proved");
-    let mut session = Session::open(&talos, version(node)?).await?;
+    let mut session = open_to_stage(node, &talos).await?;
     let before = session.configs().active.clone();
     let apply = Apply::Try(env.try_timeout());
     let desired = &env.context.desired;
@@ -77,7 +77,7 @@ pub async fn stage(env: &Env, node: &FleetNode) -> Result<End, End> {
     let talos = talos(env, node)?;
     let text = staged(env, node)?;
     let desired = &env.context.desired;
-    Session::open(&talos, version(node)?).await?.edit(&*lease, &change(node, desired, &text), Apply::NoReboot).await?;
+    open_to_stage(node, &talos).await?.edit(&*lease, &change(node, desired, &text), Apply::NoReboot).await?;
     effective(env, node, &talos, &text).await?;
     env.say(node, "credential written");
     Ok(End::Done)
@@ -85,8 +85,11 @@ pub async fn stage(env: &Env, node: &FleetNode) -> Result<End, End> {
 
 /// Somebody else configured the node: a record names the CRI process that does not hold it yet.
 pub async fn record_staged(env: &Env, node: &FleetNode) -> Result<End, End> {
+    let lease = env.held()?;
+    let talos = talos(env, node)?;
     let text = staged(env, node)?;
-    annotate(env, node, &text).await?;
+    let mut session = open_to_stage(node, &talos).await?;
+    session.edit(&*lease, &change(node, &Desired::default(), &text), Apply::NoReboot).await?;
     env.say(node, "recorded as staged");
     Ok(End::Done)
 }
@@ -95,7 +98,12 @@ pub async fn record_staged(env: &Env, node: &FleetNode) -> Result<End, End> {
 pub async fn write_proof(env: &Env, node: &FleetNode) -> Result<End, End> {
     let entry = env.entry(node, &node.memory.pull).ok_or_else(unreadable)?;
     let before = node.judgement.as_ref().and_then(|judgement| judgement.record.as_ref());
-    annotate(env, node, &Record::proved(entry, before).to_json()).await?;
+    let lease = env.held()?;
+    let talos = talos(env, node)?;
+    let text = Record::proved(entry, before).to_json();
+    // Only the annotation: the credential is whatever stands there.
+    let nothing = Desired::default();
+    Session::open(&talos, version(node)?).await?.edit(&*lease, &change(node, &nothing, &text), Apply::NoReboot).await?;
     env.say(node, "proof written");
     Ok(End::Done)
 }
@@ -187,13 +195,24 @@ async fn await_rollback_to(env: &Env, talos: &Node, before: &[u8]) -> bool {
     false
 }
 
-/// Writes only the annotation: the credential is whatever stands there.
-async fn annotate(env: &Env, node: &FleetNode, text: &str) -> Result<(), End> {
-    let lease = env.held()?;
-    let talos = talos(env, node)?;
-    let nothing = Desired::default();
-    Session::open(&talos, version(node)?).await?.edit(&*lease, &change(node, &nothing, text), Apply::NoReboot).await?;
-    Ok(())
+/// Opens the machine config for a record that names the CRI process of the last look as one that does not hold the
+/// credential yet. That look may be minutes old: where another process runs by now the record would make a later look
+/// take it for one that has loaded, so the node is looked at anew instead.
+async fn open_to_stage<'a>(node: &FleetNode, talos: &'a Node) -> Result<Session<'a>, End> {
+    let facts = node.facts().ok_or_else(unreadable)?;
+    let opened = Session::open(talos, &facts.version);
+    let ((now, _), session) = futures::join!(cri_process(talos, Some(&facts.version)), opened);
+    if is_another(facts.cri.seen(), now.seen()) {
+        return Err(End::Again("its CRI was restarted since it was looked at".into()));
+    }
+    Ok(session?)
+}
+
+/// Whether the CRI process that is seen `now` is not the one that was seen `before`, or is not seen any more. Where the
+/// start of the first was not known, the record names none. Pure.
+#[must_use]
+pub fn is_another(before: Option<&CriProcess>, now: Option<&CriProcess>) -> bool {
+    before.is_some() && before != now
 }
 
 /// The pull's result, or why the node was not reached.

@@ -34,6 +34,7 @@ use crate::report::progress::{Progress, short};
 use env::Env;
 use lease_words::LeaseWords;
 
+pub use credential::is_another;
 pub use disrupt::still_ours;
 pub use drive::{after_done, remember};
 pub use outcome::Learned;

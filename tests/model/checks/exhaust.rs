@@ -3,7 +3,7 @@
 use model::check::Setup;
 use model::cluster::Kind::{Endpoint, Plane, Worker};
 use model::report::check;
-use model::setups::setup;
+use model::setups::{restarted_and_stepped, setup};
 
 use crate::tell;
 
@@ -34,6 +34,12 @@ const ALL: &[&str] = &[
 #[test]
 fn one_run_on_one_node() {
     exhaust(setup("1 run, 1 worker, 1 disturbance", &[Worker], 1), ONE_RUN);
+}
+
+/// Two disturbances that lie together: which process a record names is all that tells.
+#[test]
+fn one_run_on_a_node_that_others_reboot_while_its_clock_is_wrong() {
+    exhaust(restarted_and_stepped("1 run, 1 worker, rebooted by others, its clock stepped"), &["a finished roll"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use model::check::Setup;
 use model::cluster::Kind::{Endpoint, Plane, Worker};
 use model::mutants::{Mutant, all};
 use model::report::check;
-use model::setups::setup;
+use model::setups::{restarted_and_stepped, setup};
 use model::world::Fault;
 
 use crate::tell;
@@ -24,6 +24,7 @@ fn smallest(mutant: &Mutant) -> Setup {
             Setup { runs: 2, ..one(|fault| matches!(fault, Fault::RunClock(_))) }
         }
         "epochs compared across Leases" => one(|fault| matches!(fault, Fault::LeaseDeleted)),
+        "the process of the last look is recorded" => restarted_and_stepped(mutant.name),
         "loaded by times alone" => one(|fault| matches!(fault, Fault::NodeClock(_))),
         _ => Setup { losses: true, ..one(none) },
     }

@@ -44,6 +44,7 @@ pub fn all() -> Vec<Mutant> {
         mutant("permit not checked at the call", Rules { grant: by_state_alone, ..product }),
         mutant("epochs compared across Leases", Rules { fencing: by_epoch_alone, ..product }),
         mutant("residue first without re-queueing", Rules { fencing: adopted_in_turn, ..product }),
+        mutant("the process of the last look is recorded", Rules { is_another: |_, _| false, ..product }),
         mutant("loaded by times alone", Rules { judge: by_times_alone, ..product }),
     ]
 }

@@ -87,7 +87,8 @@ impl World {
     /// S3, S4, S5 and S6, at the moment in which a reboot is asked for.
     pub(crate) fn judge_reboot(&self, state: &mut State, run: usize, place: usize) {
         let node = state.nodes[place].clone();
-        state.hold(Law::S3, node.config == Config::New && !node.loaded);
+        let needed = !node.loaded || state.ghosts[place].misled;
+        state.hold(Law::S3, node.config == Config::New && needed);
         state.hold(Law::S5, node.cordoned && !state.ghosts[place].uncordoned);
         let asked = state.ghosts[place].asked == Some(node.boot);
         state.hold(Law::S6, !asked);

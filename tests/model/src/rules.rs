@@ -6,6 +6,7 @@ use std::time::Duration;
 use agent::claims::{Judgement, Pull, judge};
 use agent::credential::Desired;
 use agent::facts::Facts;
+use agent::record::CriProcess;
 use coordinator::decide::{Action, FleetPolicy, decide, left_over};
 use coordinator::endpoint;
 use coordinator::fleet::{Endpoint, Fencing, FleetNode, Snapshot};
@@ -18,7 +19,7 @@ use coordinator::kube::lease::{
     release_patch, renew_patch,
 };
 use coordinator::kube::nodes::NodeView;
-use coordinator::rollout::{came_to_nothing, still_ours};
+use coordinator::rollout::{came_to_nothing, is_another, still_ours};
 use coordinator::settings::LeaseNames;
 use jiff::Timestamp;
 use serde_json::Value;
@@ -58,6 +59,8 @@ pub struct Rules {
     pub budget: for<'a> fn(&'a [NodeView], &NodeView, &GateRules) -> Result<&'a NodeView, Closed>,
     /// Whether our fence and cordon still stand.
     pub still_ours: fn(&NodeView, &str) -> Result<(), String>,
+    /// Whether another CRI process runs than the one that a record is to name.
+    pub is_another: fn(Option<&CriProcess>, Option<&CriProcess>) -> bool,
     /// A claim.
     pub claim: fn(&NodeView, &Fence, &NodeView) -> Result<Next<NodeView>, FenceError>,
     /// A change of a fence.
@@ -94,6 +97,7 @@ impl Rules {
             left_over,
             budget,
             still_ours,
+            is_another,
             claim: look_for_claim,
             update: look_for_update,
             release: look_for_release,

@@ -10,6 +10,7 @@ use coordinator::rollout::Learned;
 
 use crate::check::World;
 use crate::cluster::{Config, Rec};
+use crate::facts::process;
 use crate::state::{Doing, State};
 use crate::steps::End;
 
@@ -23,6 +24,9 @@ impl World {
         }
         let seen = state.live(run)?.view.as_ref()?.nodes[place].boot;
         let node = &mut state.nodes[place];
+        if (self.setup.rules.is_another)(Some(&process(seen)), Some(&process(node.boot))) {
+            return Some(End::Again);
+        }
         if matches!(node.config, Config::Foreign | Config::Try) {
             let blocked = Blocked::ForeignConfig;
             return Some(End::Failed { blocked, exit: Exit::Failed, halts: false, stuck: false });
@@ -81,6 +85,9 @@ impl World {
         let node = &mut state.nodes[place];
         if !matches!(node.config, Config::New) {
             return Some(End::Done(Learned::default()));
+        }
+        if !proved && (self.setup.rules.is_another)(Some(&process(seen)), Some(&process(node.boot))) {
+            return Some(End::Again);
         }
         node.record = Some(Rec { proved, boot: seen });
         Some(End::Done(Learned::default()))

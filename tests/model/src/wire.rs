@@ -165,7 +165,7 @@ impl Server<'_> {
                 }
                 node.up = false;
                 state.ghosts[place].reboots += 1;
-                let once = state.ghosts[place].reboots <= 1;
+                let once = state.ghosts[place].reboots <= 1 || state.ghosts[place].misled;
                 state.hold(Law::S3, once);
                 // While the intent stands in a fence the next holder waits for it; else it must not come.
                 let awaited = state.nodes[place].fence.as_ref().is_some_and(|fence| fence.contains("rebooting"));

@@ -156,6 +156,8 @@ impl World {
     /// The machine comes up.
     pub fn boots(&self, state: &mut State, place: usize) -> Option<()> {
         let node = state.nodes.get_mut(place).filter(|node| !node.up)?;
+        let ghost = &mut state.ghosts[place];
+        ghost.misled = node.lying && ghost.asked != Some(node.boot);
         node.booted();
         Some(())
     }
