@@ -105,6 +105,23 @@ pub struct Inventory {
     pub legacy: Option<LeaseRecord>,
 }
 
+impl Inventory {
+    /// What says that a run was here before, and so that the Lease was: the Lease itself, a fence or a record.
+    #[must_use]
+    pub fn was_here_before(&self) -> Option<String> {
+        if self.lease.is_some() {
+            return Some("it was there when this run began".to_owned());
+        }
+        let nodes = &self.snapshot.nodes;
+        let fenced = nodes.iter().find(|node| matches!(node.fencing, Fencing::Residue { .. } | Fencing::Ours { .. }));
+        if let Some(node) = fenced {
+            return Some(format!("a fence stands on {}", node.name()));
+        }
+        let recorded = nodes.iter().find(|node| node.judgement.as_ref().is_some_and(|it| it.record.is_some()));
+        recorded.map(|node| format!("{} carries a record", node.name()))
+    }
+}
+
 /// Whose fences are ours, and what is known beyond the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct Known {

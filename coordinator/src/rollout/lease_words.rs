@@ -66,6 +66,12 @@ fn words(event: &LeaseProgress) -> (String, Option<Duration>) {
         LeaseProgress::Waiting { holder, why, left } => {
             (format!("the lease is held by {holder}, who lives ({why}): waiting"), Some(*left))
         }
+        LeaseProgress::Deleted { why, left } => {
+            let what = format!(
+                "the Lease is gone although {why}: somebody deleted it, maybe under a run that has not noticed yet; created when no permit of that run can be valid any more"
+            );
+            (what, Some(*left))
+        }
         LeaseProgress::TakingOver { holder, why } => (format!("taking the lease of {holder} over: {why}"), None),
         LeaseProgress::Unreachable { tried } => (format!("the lease cannot be read: {tried}"), None),
     }

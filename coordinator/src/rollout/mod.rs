@@ -354,6 +354,7 @@ impl Rollout {
             timing: settings.timing,
             takeover: settings.takeover,
             wait: settings.lease_wait,
+            expected: inventory.was_here_before(),
             ci: Some(Arc::clone(&self.env.context.ci)),
             progress: Arc::new(move |event| words.tell(&progress, event)),
             ..LeaseOptions::new(holder)

@@ -23,6 +23,7 @@ fn smallest(mutant: &Mutant) -> Setup {
         "expiry judged by wall clock on first sight" => {
             Setup { runs: 2, ..one(|fault| matches!(fault, Fault::RunClock(_))) }
         }
+        "an absent Lease created at once" => Setup { runs: 2, ..one(|fault| matches!(fault, Fault::LeaseDeleted)) },
         "epochs compared across Leases" => one(|fault| matches!(fault, Fault::LeaseDeleted)),
         "the process of the last look is recorded" => restarted_and_stepped(mutant.name),
         "loaded by times alone" => one(|fault| matches!(fault, Fault::NodeClock(_))),

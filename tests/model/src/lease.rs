@@ -89,7 +89,12 @@ impl World {
         let stepped = live.stepped;
         let mut taking = Taking { read: Some(lease.clone()), fresh: true, same: true, go: false, ..before.clone() };
         let Some(lease) = lease else {
-            taking.go = true;
+            if !before.same || !matches!(before.read, Some(None)) {
+                taking.watched = 0;
+            }
+            let absent = self.unchanged[usize::from(taking.watched)];
+            // Earlier runs have been here, and left their traces.
+            taking.go = (self.setup.rules.creation_waits)(true, absent, &self.timing).is_zero();
             return self.set(state, run, Hold::Taking(taking));
         };
         let record = self.record(&lease, true, if before.same { STANDS } else { MOVED });
@@ -143,11 +148,6 @@ impl World {
         let Hold::Taking(taking) = &live.hold else { return None };
         let read = taking.read.clone().filter(|_| taking.go)?;
         let mut after = Taking { go: false, fresh: false, tried: taking.tried.or(Some(0)), ..taking.clone() };
-        // A Lease that was deleted under a live holder protects nothing until that holder has noticed.
-        let unaware = |other: &Run| matches!(other, Run::Live(other) if matches!(other.hold, Hold::Held { .. }));
-        if read.is_none() && state.runs.iter().any(unaware) {
-            return None;
-        }
         let (what, fresh) = match &read {
             None => (What::Create, true),
             Some(lease) => {

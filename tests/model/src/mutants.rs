@@ -39,6 +39,7 @@ pub fn all() -> Vec<Mutant> {
         mutant("a renewal outlives release", Rules { renew: renew_without_tests, ..product }),
         mutant("the endpoint node first", Rules { endpoint: endpoint_unknown_as_none, ..product }),
         mutant("expiry judged by wall clock on first sight", Rules { evaluate: by_wall_clock, ..product }),
+        mutant("an absent Lease created at once", Rules { creation_waits: |_, _, _| Duration::ZERO, ..product }),
         mutant("uncordon without ownership", Rules { release: uncordons_always, ..product }),
         mutant("reboot re-sent after a lost reply", Rules { came_to_nothing: |_| true, ..product }),
         mutant("permit not checked at the call", Rules { grant: by_state_alone, ..product }),

@@ -15,8 +15,8 @@ use coordinator::holder::Life;
 use coordinator::inventory::{Known, fencing};
 use coordinator::kube::fence::{Fence, FenceError, Next, Released, look_for_claim, look_for_release, look_for_update};
 use coordinator::kube::lease::{
-    Asked, Evaluation, LeaseRecord, ReleaseNext, Standing, Takeover, Timing, Watched, evaluate, grant, release_next,
-    release_patch, renew_patch,
+    Asked, Evaluation, LeaseRecord, ReleaseNext, Standing, Takeover, Timing, Watched, creation_waits, evaluate, grant,
+    release_next, release_patch, renew_patch,
 };
 use coordinator::kube::nodes::NodeView;
 use coordinator::rollout::{came_to_nothing, is_another, still_ours};
@@ -71,6 +71,8 @@ pub struct Rules {
     pub came_to_nothing: fn(&CallError) -> bool,
     /// Whether a lease may be taken.
     pub evaluate: fn(&Sight<'_>, Takeover, &Timing) -> Evaluation,
+    /// How long an absent lease is waited for before it is created.
+    pub creation_waits: fn(bool, Duration, &Timing) -> Duration,
     /// A watched record.
     pub watch: fn(&mut Option<Watched>, &LeaseRecord, (Moment, Moment), &Timing) -> Option<String>,
     /// How long a holder that is known to be dead is waited for before it is taken over.
@@ -105,6 +107,7 @@ impl Rules {
             evaluate: |sight, policy, timing| {
                 evaluate(sight.record, sight.me, sight.unchanged, sight.life, policy, timing)
             },
+            creation_waits,
             watch: Watched::next,
             dead_wait: Timing::dead_wait,
             grant,

@@ -177,17 +177,10 @@ impl Server<'_> {
         }
     }
 
-    /// S2: nobody else may have taken the lease by the time that a change lands. A Lease that was deleted under its holder
-    /// protects nothing until the holder has noticed.
+    /// S2: nobody else may have taken the lease by the time that a change lands.
     fn judge_write(&self, state: &mut State, from: usize) {
-        let taken = state.lease.as_ref().is_some_and(|lease| {
-            let newer = match state.live(from).map(|live| &live.hold) {
-                Some(Hold::Held { uid, .. }) => *uid == lease.uid,
-                _ => true,
-            };
-            newer && lease.holder.is_some_and(|holder| usize::from(holder) != from)
-        });
-        state.hold(Law::S2, !taken);
+        let holder = state.lease.as_ref().and_then(|lease| lease.holder);
+        state.hold(Law::S2, holder.is_none_or(|holder| usize::from(holder) == from));
     }
 
     fn judge_cordon(&self, state: &mut State, place: usize, before: &crate::cluster::Node) {

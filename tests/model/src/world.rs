@@ -1,7 +1,7 @@
 //! What everybody else does: machines, time, operators, other tools.
 
 use crate::check::World;
-use crate::cluster::{Config, Node};
+use crate::cluster::{Config, Lease, Node};
 use crate::lease::{STEPPED, WATCHED};
 use crate::state::{Ghost, Hold, Run, State};
 use crate::wire::{BOUND, What, number, wrote_lease, wrote_node};
@@ -141,8 +141,8 @@ impl World {
                     if let Some(tried) = &mut taking.tried {
                         *tried = 1;
                     }
-                    let read = matches!(&taking.read, Some(Some(lease)) if lease.holder.is_some());
-                    if read && taking.same && !taking.go && reached {
+                    let free = matches!(&taking.read, None | Some(Some(Lease { holder: None, .. })));
+                    if !free && taking.same && !taking.go && reached {
                         let before = if taking.watched == STEPPED { 0 } else { taking.watched };
                         taking.watched = (before + 1).min(WATCHED);
                     }

@@ -7,7 +7,7 @@ use talos_proto::clock::Moment;
 use tokio::sync::mpsc;
 
 use super::super::api_servers::{ApiServers, ReadError, WriteError};
-use super::evaluate::{Evaluation, Takeover, evaluate};
+use super::evaluate::{Evaluation, Takeover, creation_waits, evaluate};
 use super::held::{HeldLease, Shared};
 use super::record::LeaseRecord;
 use super::timing::Timing;
@@ -33,6 +33,9 @@ pub struct LeaseOptions {
     /// `None`: refuse once life was seen. Zero: refuse at first sight of a holder that is not known to be dead.
     /// Else go on waiting for that long after life was seen.
     pub wait: Option<Duration>,
+    /// What says that the Lease was there before, if anything does: where it is absent all the same, somebody deleted it,
+    /// and a holder may not have noticed yet.
+    pub expected: Option<String>,
     /// Who asks for the CI job of a holder; `None` judges by processes alone.
     pub ci: Option<Arc<Ci>>,
     /// Told what is waited for.
@@ -50,6 +53,7 @@ impl LeaseOptions {
             timing: Timing::default(),
             takeover: Takeover::Auto,
             wait: None,
+            expected: None,
             ci: None,
             progress: Arc::new(|_| {}),
         }
@@ -79,6 +83,13 @@ pub enum LeaseProgress {
         /// How it is known to live.
         why: String,
         /// How long is still waited.
+        left: Duration,
+    },
+    /// Somebody deleted the Lease: created when nobody can hold a permit from it any more.
+    Deleted {
+        /// What says that it was there.
+        why: String,
+        /// What is left.
         left: Duration,
     },
     /// The holder is dead: its lease is being taken.
@@ -169,7 +180,9 @@ pub async fn acquire(servers: &ApiServers, options: LeaseOptions) -> Result<Held
     };
     let began = servers.clock().now();
     let (record, from) =
-        Acquisition { wire: wire.clone(), options: &options, began, answered: began, tried: None }.run().await?;
+        Acquisition { wire: wire.clone(), options: &options, began, answered: began, tried: None, deleted: None }
+            .run()
+            .await?;
     servers.set_write_timeout(options.timing.call);
     let epoch = record.transitions.unwrap_or(0);
     let lease = format!("{}/{}", options.namespace, options.name);
@@ -190,6 +203,8 @@ struct Acquisition<'a> {
     answered: Moment,
     /// The moment before the first write that was sent, whose reply may have been lost.
     tried: Option<Moment>,
+    /// The Lease was deleted while we looked at it: what says so.
+    deleted: Option<String>,
 }
 
 impl Acquisition<'_> {
@@ -204,7 +219,7 @@ impl Acquisition<'_> {
                 Ok(Some(record)) => record,
                 Ok(None) => {
                     self.answered = clock.now();
-                    if let Some(taken) = self.write(None).await? {
+                    if let Some(taken) = self.create(&mut watched, sent).await? {
                         return Ok(taken);
                     }
                     continue;
@@ -264,6 +279,33 @@ impl Acquisition<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// Creates a Lease that a read which was sent then did not find, unless one must be waited out that was deleted. None:
+    /// it is read again.
+    async fn create(
+        &mut self,
+        watched: &mut Option<Watched>,
+        sent: Moment,
+    ) -> Result<Option<(LeaseRecord, Moment)>, AcquireError> {
+        let LeaseOptions { expected, timing, .. } = self.options;
+        let seen_before = watched.as_ref().is_some_and(|watched| !watched.record.uid.is_empty());
+        if seen_before {
+            self.deleted = Some("it was there a moment ago".to_owned());
+        }
+        // Absence is watched like a record that says nothing.
+        Watched::next(watched, &LeaseRecord::default(), (sent, self.answered), timing);
+        let absent = watched.as_ref().map_or(Duration::ZERO, |watched| watched.unchanged);
+        let why = self.deleted.clone().or_else(|| expected.clone());
+        let left = creation_waits(why.is_some(), absent, timing);
+        match why {
+            Some(why) if !left.is_zero() => {
+                self.tell(&LeaseProgress::Deleted { why, left });
+                self.wire.servers.clock().sleep(timing.pause().min(left)).await;
+                Ok(None)
+            }
+            _ => self.write(None).await,
         }
     }
 

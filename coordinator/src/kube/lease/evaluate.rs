@@ -76,6 +76,14 @@ pub fn evaluate(
     }
 }
 
+/// How long a Lease that is absent must still be seen so before it is created. One that was `expected` was deleted, maybe
+/// under a holder who lives: at the renew deadline at the latest he has no permit left, for no renewal of his succeeds.
+/// Pure.
+#[must_use]
+pub fn creation_waits(expected: bool, seen_absent: Duration, timing: &Timing) -> Duration {
+    if expected { timing.renew_deadline.saturating_sub(seen_absent) } else { Duration::ZERO }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,7 +17,7 @@ mod writer;
 mod tests;
 
 pub use acquire::{AcquireError, HeldByAnother, LeaseOptions, LeaseProgress, acquire, look};
-pub use evaluate::{Evaluation, Takeover, evaluate};
+pub use evaluate::{Evaluation, Takeover, creation_waits, evaluate};
 pub use held::{Asked, HeldLease, LeaseState, Release, ReleaseError, Standing, grant};
 pub use record::LeaseRecord;
 pub use timing::Timing;

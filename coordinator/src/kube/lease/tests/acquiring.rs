@@ -1,5 +1,7 @@
 //! Taking the lease: free, held, dead, odd.
 
+use talos_proto::permit::Permits as _;
+
 use super::super::super::testing::Fault;
 use super::super::record::EVIDENCE;
 use super::*;
@@ -40,6 +42,42 @@ async fn l02_an_absent_lease_is_created() {
     assert_eq!(stored["leaseDurationSeconds"], 180);
     assert_eq!(stored["renewTime"], "2026-11-30T08:00:00.000000Z");
     assert_eq!(api.get(LEASE).unwrap()["metadata"]["uid"], lease.uid());
+}
+
+#[tokio::test(start_paused = true)]
+async fn l09_a_lease_that_was_deleted_is_created_when_no_holder_can_have_a_permit_any_more() {
+    // Something says that it was there, or it goes while its holder is watched.
+    for watched in [false, true] {
+        let api = FakeApi::new();
+        let first = take(&api, "first").await;
+        let expected = (!watched).then(|| "cp-1 carries a record".to_owned());
+        if !watched {
+            api.delete(LEASE);
+        }
+        let deleted = {
+            let (api, clock) = (api.clone(), api.clock.clone());
+            async move {
+                clock.sleep(s(10)).await;
+                if watched {
+                    api.delete(LEASE);
+                }
+                clock.now()
+            }
+        };
+        let (told, progress) = recorded();
+        let options = LeaseOptions { expected, progress, ..options("second") };
+        let servers = api.servers();
+        let began = api.clock.now();
+        let (second, gone) = tokio::join!(acquire(&servers, options), deleted);
+        let since = api.clock.now().since(if watched { gone } else { began });
+        assert!(since >= s(120) && since <= s(131), "watched {watched}: {since:?}");
+        assert!(first.permit(s(1)).is_err(), "the first has noticed");
+        assert_eq!(second.unwrap().epoch(), 0);
+        let told = told.lock().unwrap();
+        assert!(told.iter().any(|told| matches!(told, LeaseProgress::Deleted { .. })), "{told:?}");
+        let created = api.log().iter().filter(|seen| seen.method == Method::POST).count();
+        assert_eq!(created, 2);
+    }
 }
 
 #[tokio::test(start_paused = true)]
