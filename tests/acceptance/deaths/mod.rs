@@ -40,10 +40,16 @@ async fn x01_x02_x03_s8_a_death_at_every_sort_of_request_of_a_roll() {
         }
     }
     if matches!(Kubernetes::from_env(), Ok(Kubernetes::Real(_))) {
-        let all = cases.len();
-        cases = (0..REAL_POINTS).map(|point| cases[point * all / REAL_POINTS].clone()).collect();
+        let (kills, others): (Vec<_>, Vec<_>) =
+            cases.into_iter().partition(|(death, _)| matches!(death, Death::Kill(_)));
+        cases = [spread(&kills, REAL_POINTS / 2), spread(&others, REAL_POINTS / 2)].concat();
     }
     matrix::run(cases, AT_ONCE).await;
+}
+
+/// So many of them, from one end of the roll to the other.
+fn spread<T: Clone>(cases: &[T], count: usize) -> Vec<T> {
+    (0..count).filter_map(|point| cases.get(point * cases.len() / count).cloned()).collect()
 }
 
 /// A number that the environment may change.

@@ -84,7 +84,7 @@ impl World {
         }
     }
 
-    /// S3, S4, S5 and S6, at the moment in which a reboot is asked for.
+    /// S3, S5 and S6, and S4 unless the run has begun the node's turn itself, at the moment in which a reboot is asked for.
     pub(crate) fn judge_reboot(&self, state: &mut State, run: usize, place: usize) {
         let node = state.nodes[place].clone();
         let needed = !node.loaded || state.ghosts[place].misled;
@@ -92,6 +92,13 @@ impl World {
         state.hold(Law::S5, node.cordoned && !state.ghosts[place].uncordoned);
         let asked = state.ghosts[place].asked == Some(node.boot);
         state.hold(Law::S6, !asked);
+        if state.ghosts[place].turns & (1 << run) == 0 {
+            self.judge_order(state, run, place);
+        }
+    }
+
+    /// S4, when a run begins a node's turn: a node that appears later does not end it.
+    pub(crate) fn judge_order(&self, state: &mut State, run: usize, place: usize) {
         // Workers, then control planes, the endpoint node last, among the nodes that the run knows.
         let rank = |at: usize| self.setup.kinds[at] as u8;
         let Some(live) = state.live(run) else { return };

@@ -18,7 +18,7 @@ impl World {
     /// Whether the next run ends in the goal, or is refused for something that a human must do.
     #[must_use]
     pub fn recovers(&self, state: &State) -> bool {
-        let ghost = |ghost: &Ghost| Ghost { asked: None, reboots: 0, ..ghost.clone() };
+        let ghost = |ghost: &Ghost| Ghost { asked: None, reboots: 0, turns: 0, ..ghost.clone() };
         let ghosts: Vec<Ghost> = state.ghosts.iter().map(ghost).collect();
         let key = (state.lease.clone(), state.nodes.clone(), ghosts.clone(), state.lease_uids);
         if let Some(known) = self.recovered.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {

@@ -40,6 +40,8 @@ impl World {
         if !self.budget(state, place) {
             return Some(given_up("gate", false));
         }
+        self.judge_order(state, run, place);
+        state.ghosts[place].turns |= 1 << run;
         let (cordoned, fence) = (state.nodes[place].cordoned, state.nodes[place].fence.clone());
         state.live_mut(run)?.doing[place] = Doing::Claim { cordoned, fence, fresh: true };
         Some(End::GoesOn)

@@ -42,6 +42,8 @@ pub struct Ghost {
     pub asked: Option<u8>,
     /// Reboots that were asked for and happened since its config last changed.
     pub reboots: u8,
+    /// The runs that began its turn with a claim of their own, and so were in order then; one bit each.
+    pub turns: u8,
     /// Others have rebooted it while its clock was wrong, so that no time and no record tells that it has loaded: it is
     /// rebooted once more, on the safe side.
     pub misled: bool,
