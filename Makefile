@@ -61,7 +61,7 @@ deny: ## Check dependencies: bans, licences, sources (needs cargo-deny)
 
 .PHONY: model
 model: ## Check the laws on every state of larger clusters, with the product's own decisions (tests/model/README.md)
-	$(CARGO) test $(LOCKED) --release -p model --test model -- --ignored --nocapture --test-threads 1
+	$(CARGO) test $(LOCKED) -p model --test model -- --ignored --nocapture --test-threads 1
 
 .PHONY: conformance-talos
 # A person's own Talos cluster; only I_MEAN_IT=1 lets it reboot nodes, and killing a run needs a second credential.

@@ -43,7 +43,6 @@ fn one_run_on_a_node_that_others_reboot_while_its_clock_is_wrong() {
 }
 
 #[test]
-#[ignore = "minutes: make model"]
 fn two_runs_on_one_node() {
     exhaust(setup("2 runs, 1 worker, 1 disturbance", &[Worker], 2), ALL);
 }
@@ -58,7 +57,6 @@ fn two_runs_on_two_nodes() {
 }
 
 #[test]
-#[ignore = "minutes: make model"]
 fn two_runs_on_two_nodes_with_a_disturbance() {
     exhaust(setup("2 runs, a worker and the endpoint node, 1 disturbance", &[Worker, Endpoint], 2), ALL);
     let one_machine =

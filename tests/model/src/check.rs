@@ -1,19 +1,21 @@
 //! The model: which actions there are, and what must hold.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use agent::claims::{Judgement, Pull};
+use agent::claims::Judgement;
 use agent::step::Step;
 use coordinator::decide::{Action as Planned, Task};
-use coordinator::kube::lease::Timing;
+use coordinator::fleet::Fencing;
+use coordinator::kube::fence::Fence;
+use coordinator::kube::lease::{LeaseRecord, Timing};
 use stateright::{Model, Property};
 
 use crate::cluster::{Kind, Lease, Node};
 use crate::laws;
+use crate::memo::{Memo, Text};
 use crate::rules::Rules;
-use crate::state::{Doing, Ghost, Hold, Known, Live, Run, State, View};
+use crate::state::{Doing, Ghost, Hold, Live, Run, State};
 use crate::wire::{Fate, Message, Server, What};
 use crate::world::Fault;
 
@@ -51,34 +53,24 @@ pub struct World {
     /// See [`World::watched`].
     pub unchanged: [Duration; 5],
     /// Decisions that were made already: they are pure.
-    pub plans: Arc<Mutex<HashMap<Asked, Arc<Vec<Planned>>>>>,
+    pub plans: Memo<Arc<Vec<Planned>>>,
     /// Judgements that were made already.
-    pub judged: Arc<Mutex<HashMap<(usize, Node, Pull), Option<Judgement>>>>,
+    pub judged: Memo<Option<Arc<Judgement>>>,
     /// Patches that were applied already.
     pub applied: crate::wire::Applied,
+    /// Records that were read already.
+    pub records: Memo<LeaseRecord>,
+    /// Fences that were read already.
+    pub fences: Memo<Option<Arc<Fence>>>,
+    /// Changes of fences that were decided already.
+    pub changes: Memo<Option<Arc<crate::settle::Change>>>,
+    /// Patches of the Lease that were written already.
+    pub patches: Memo<Text>,
+    /// Whose fence stands there, as it was judged already.
+    pub fencings: Memo<Fencing>,
     /// Clusters whose recovery was looked at already.
-    pub recovered: Arc<Mutex<HashMap<Left, bool>>>,
+    pub recovered: Memo<bool>,
 }
-
-/// What a plan depends on.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Asked {
-    /// Which run.
-    pub run: usize,
-    /// Its epoch, if it holds the lease.
-    pub hold: Option<i64>,
-    /// What it saw.
-    pub view: View,
-    /// What it remembers.
-    pub known: Vec<Known>,
-    /// What it is busy with.
-    pub busy: Vec<Option<String>>,
-    /// It was halted.
-    pub halted: bool,
-}
-
-/// What dead runs leave: on it the next one depends.
-pub type Left = (Option<Lease>, Vec<Node>, Vec<Ghost>, u8);
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,10 +115,15 @@ impl World {
             setup,
             timing: Timing::default(),
             unchanged: [Duration::ZERO; 5],
-            plans: Arc::default(),
-            judged: Arc::default(),
+            plans: Memo::default(),
+            judged: Memo::default(),
             applied: crate::wire::Applied::default(),
-            recovered: Arc::default(),
+            records: Memo::default(),
+            fences: Memo::default(),
+            changes: Memo::default(),
+            patches: Memo::default(),
+            fencings: Memo::default(),
+            recovered: Memo::default(),
         };
         world.unchanged = world.watched();
         world

@@ -1,13 +1,14 @@
 //! The objects of the API server and the machines behind them.
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
 use coordinator::holder::{Evidence, Holder};
 use coordinator::kube::fence;
 use coordinator::kube::lease::{Timing, new_lease};
 use coordinator::kube::nodes::NodeView;
 use serde_json::{Value, json};
+
+use crate::memo::Text;
 
 /// What a node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +52,7 @@ pub struct Node {
     /// The UID; a node that was replaced has another.
     pub uid: u8,
     /// The fence, as it stands in the annotation.
-    pub fence: Option<Arc<str>>,
+    pub fence: Option<Text>,
     /// `spec.unschedulable`.
     pub cordoned: bool,
     /// The machine answers and its kubelet is Ready.
@@ -184,7 +185,7 @@ impl Node {
         }
         apply(&mut object, patch)?;
         Some(Self {
-            fence: object["metadata"]["annotations"][fence::ANNOTATION].as_str().map(Arc::from),
+            fence: object["metadata"]["annotations"][fence::ANNOTATION].as_str().map(Text::from),
             cordoned: object["spec"]["unschedulable"] == true,
             ..self.clone()
         })

@@ -1,6 +1,5 @@
 //! What a run does about the lease.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use coordinator::exit::Exit;
@@ -15,6 +14,7 @@ use talos_proto::clock::Moment;
 use crate::check::World;
 use crate::cluster::{Lease, MOVED, STANDS, holder, identity};
 use crate::facts::now;
+use crate::memo::Text;
 use crate::rules::Sight;
 use crate::state::{Hold, Run, State, Taking};
 use crate::wire::{Fate, Reply, What, number};
@@ -36,7 +36,7 @@ pub fn at(ticks: u8) -> Moment {
 
 /// A patch as it goes over the wire.
 #[must_use]
-pub fn text(patch: &[Value]) -> Arc<str> {
+pub fn text(patch: &[Value]) -> Text {
     serde_json::to_string(patch).unwrap_or_default().into()
 }
 
@@ -45,7 +45,9 @@ impl World {
     #[must_use]
     pub fn record(&self, lease: &Lease, fresh: bool, time: &str) -> LeaseRecord {
         let version = if fresh { "1" } else { "0" };
-        LeaseRecord::read(&lease.object(|run| self.server().machine(run), &self.timing, version, time))
+        self.records.once((lease, fresh, time), || {
+            LeaseRecord::read(&lease.object(|run| self.server().machine(run), &self.timing, version, time))
+        })
     }
 
     /// For how long a record counts as unchanged after so many ticks of reading it every few seconds, and after a single
@@ -151,9 +153,11 @@ impl World {
         let (what, fresh) = match &read {
             None => (What::Create, true),
             Some(lease) => {
-                let record = self.record(lease, true, STANDS);
-                let holder = holder(run, self.server().machine(run));
-                (What::Lease(text(&take_patch(&record, &holder, &self.timing, STANDS))), taking.fresh)
+                let patch = self.patches.once(("take", lease, run), || {
+                    let holder = holder(run, self.server().machine(run));
+                    text(&take_patch(&self.record(lease, true, STANDS), &holder, &self.timing, STANDS))
+                });
+                (What::Lease(patch), taking.fresh)
             }
         };
         let reply = self.server().send(state, run, what, fresh, fate);
@@ -190,12 +194,13 @@ impl World {
         let live = state.live(run).filter(|_| self.reaches(state, run))?;
         let Hold::Held { uid, epoch, age } = live.hold else { return None };
         let (id, me) = (format!("lease-{uid}"), identity(run));
-        let patch = (self.setup.rules.renew)(&id, &me, epoch, MOVED);
+        let patch =
+            self.patches.once(("renew", uid, run, epoch), || text(&(self.setup.rules.renew)(&id, &me, epoch, MOVED)));
         let before = state.lease.clone();
         let mut seen_moved = false;
         // Noted only where it costs no states.
         let alone = self.setup.runs == 1;
-        let renewal = match self.server().send(state, run, What::Lease(text(&patch)), true, fate) {
+        let renewal = match self.server().send(state, run, What::Lease(patch), true, fate) {
             Reply::Done => Renewal::Renewed { from: at(age) },
             reply => {
                 if reply == Reply::Nothing && fate == Fate::ReplyLost {
@@ -229,8 +234,9 @@ impl World {
         let reply = match ((self.setup.rules.release_next)(record.as_ref(), &me, wrote), record) {
             (ReleaseNext::Done(_), _) | (_, None) => Reply::Done,
             (ReleaseNext::Free, Some(record)) => {
-                let patch = (self.setup.rules.free)(&record, &me, STANDS);
-                self.server().send(state, run, What::Lease(text(&patch)), !self.moves_between(state), fate)
+                let key = ("free", state.lease.as_ref(), run);
+                let patch = self.patches.once(key, || text(&(self.setup.rules.free)(&record, &me, STANDS)));
+                self.server().send(state, run, What::Lease(patch), !self.moves_between(state), fate)
             }
         };
         match reply {

@@ -2,6 +2,7 @@
 //! decisions: what is modelled is the world around them. README.md says what was left out.
 //!
 //! - [`rules`]: the functions of the product that decide; a mutant replaces one.
+//! - [`memo`]: each question is asked once.
 //! - [`cluster`], [`facts`]: the objects of the API server and the machines, and what the product reads of them.
 //! - [`state`]: everything at one moment. [`wire`]: requests and what becomes of them.
 //! - [`lease`], [`round`], [`steps`]: what a run does. [`world`]: what everybody else does.
@@ -15,13 +16,14 @@ pub mod cluster;
 pub mod facts;
 pub mod laws;
 pub mod lease;
+pub mod memo;
 pub mod mutants;
 mod reboot;
 pub mod recover;
 pub mod report;
 pub mod round;
 pub mod rules;
-mod settle;
+pub mod settle;
 pub mod setups;
 mod stage;
 pub mod state;

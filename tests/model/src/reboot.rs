@@ -1,16 +1,16 @@
 //! The intent, the last look, the call, and the wait for another boot.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use coordinator::fleet::Fencing;
-use coordinator::kube::fence::{Fence, Step as FenceStep};
+use coordinator::kube::fence::Step as FenceStep;
 use coordinator::rollout::{Boot, Learned, boot_seen, remember};
 use talos_proto::{CallError, Why};
 
 use crate::check::World;
 use crate::cluster::Config;
 use crate::facts::now;
+use crate::memo::Text;
 use crate::state::{Doing, Law, Op, State};
 use crate::steps::{End, given_up};
 use crate::wire::{Fate, Reply, What, number};
@@ -44,8 +44,8 @@ impl World {
         state: &mut State,
         run: usize,
         place: usize,
-        value: &Arc<str>,
-        claimed: &Arc<str>,
+        value: &Text,
+        claimed: &Text,
         fate: Fate,
     ) -> Option<End> {
         if !self.reaches(state, run) {
@@ -53,8 +53,8 @@ impl World {
         }
         let node = &state.nodes[place];
         let view = node.view(self.setup.kinds[place], place, "1");
-        let intent = Fence::parse(value).ok()?;
-        let back = Fence::parse(claimed).ok()?.at(FenceStep::Claimed, now()).render();
+        let intent = self.parsed(value)?;
+        let back = self.parsed(claimed)?.at(FenceStep::Claimed, now()).render();
         let looks = self.budget(state, place)
             && (self.setup.rules.still_ours)(&view, value).is_ok()
             && node.up
@@ -75,7 +75,7 @@ impl World {
                     why: Why::Deadline { after: REBOOT },
                 };
                 if (self.setup.rules.came_to_nothing)(&error) {
-                    let doing = Doing::Settle { op: Op::Revert, old: Arc::clone(value), new: back.into() };
+                    let doing = Doing::Settle { op: Op::Revert, old: value.clone(), new: back.into() };
                     state.live_mut(run)?.doing[place] = doing;
                     return Some(End::GoesOn);
                 }

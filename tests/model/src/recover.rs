@@ -1,8 +1,6 @@
 //! S8: whatever dead runs leave, one more run ends it. Asked of every state that is reached, as if every process were killed
 //! there and every request that is still under way never landed.
 
-use std::sync::PoisonError;
-
 use agent::claims::{Blocked, Verdict};
 use coordinator::exit::Exit;
 
@@ -20,16 +18,15 @@ impl World {
     pub fn recovers(&self, state: &State) -> bool {
         let ghost = |ghost: &Ghost| Ghost { asked: None, reboots: 0, turns: 0, ..ghost.clone() };
         let ghosts: Vec<Ghost> = state.ghosts.iter().map(ghost).collect();
-        let key = (state.lease.clone(), state.nodes.clone(), ghosts.clone(), state.lease_uids);
-        if let Some(known) = self.recovered.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return *known;
-        }
+        let key = (&state.lease, &state.nodes, &ghosts, state.lease_uids);
+        self.recovered.once(key, || self.ends(state, ghosts.clone()))
+    }
+
+    fn ends(&self, state: &State, ghosts: Vec<Ghost>) -> bool {
         let mut runs: Vec<Run> = state.runs.iter().map(|_| Run::Dead).collect();
         runs.push(Run::Live(Box::new(Live::new(state.nodes.len()))));
         let start = State { ghosts, runs, wire: Vec::new(), faults: 0, deaths: 0, broken: 0, ..state.clone() };
-        let ends = self.run_to_the_end(start).is_ok();
-        self.recovered.lock().unwrap_or_else(PoisonError::into_inner).insert(key, ends);
-        ends
+        self.run_to_the_end(start).is_ok()
     }
 
     /// The last run of these goes on alone, with nothing going wrong.

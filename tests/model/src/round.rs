@@ -1,7 +1,7 @@
 //! A run's rounds: look, decide, and in the end conclude.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, LazyLock, PoisonError};
+use std::sync::{Arc, LazyLock};
 
 use agent::claims::Judgement;
 use agent::step::{Step, StepPolicy};
@@ -13,7 +13,7 @@ use coordinator::inventory;
 use coordinator::rollout::{CLEAN_AFTER_WRITE, lost_sight};
 use coordinator::settings::{LeaseName, LeaseNames};
 
-use crate::check::{Asked, World};
+use crate::check::World;
 use crate::cluster::{Config, Node, identity};
 use crate::facts::{desired, facts, now};
 use crate::state::{Doing, Hold, Known, Law, Live, Op, State, View};
@@ -48,18 +48,22 @@ fn busy(doing: &Doing) -> Option<Step> {
     }
 }
 
+/// Which of the steps of [`busy`] it is.
+fn tag(doing: &Doing) -> (std::mem::Discriminant<Doing>, Option<Op>) {
+    let op = if let Doing::Settle { op, .. } = doing { Some(*op) } else { None };
+    (std::mem::discriminant(doing), op)
+}
+
 impl World {
     /// What follows from a node's facts.
     #[must_use]
-    pub fn judged(&self, place: usize, node: &Node, known: &Known) -> Option<Judgement> {
-        let key = (place, Node { fence: None, cordoned: false, uid: 0, ..node.clone() }, known.memory.pull.clone());
-        if let Some(found) = self.judged.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return found.clone();
-        }
-        let facts = facts(node, self.setup.kinds[place], place);
-        let judgement = facts.map(|facts| (self.setup.rules.judge)(&facts, &desired(), &known.memory.pull, now()));
-        self.judged.lock().unwrap_or_else(PoisonError::into_inner).insert(key, judgement.clone());
-        judgement
+    pub fn judged(&self, place: usize, node: &Node, known: &Known) -> Option<Arc<Judgement>> {
+        let pull = &known.memory.pull;
+        let bare = Node { fence: None, cordoned: false, uid: 0, ..node.clone() };
+        self.judged.once((place, &bare, pull), || {
+            let facts = facts(node, self.setup.kinds[place], place)?;
+            Some(Arc::new((self.setup.rules.judge)(&facts, &desired(), pull, now())))
+        })
     }
 
     /// What the product's inventory knows of a run.
@@ -94,7 +98,7 @@ impl World {
                     left_out: false,
                     reboot_again: false,
                     talk: facts.map_or_else(|| Talk::Unreachable(String::new()), |facts| Talk::Facts(Box::new(facts))),
-                    judgement: self.judged(place, node, &live.known[place]),
+                    judgement: self.judged(place, node, &live.known[place]).map(Arc::unwrap_or_clone),
                     memory: live.known[place].memory.clone(),
                     busy: busy(&live.doing[place]),
                     kube,
@@ -121,19 +125,14 @@ impl World {
     #[must_use]
     pub fn plan(&self, run: usize, live: &Live) -> Arc<Vec<Action>> {
         let Some(view) = &live.view else { return Arc::default() };
-        let busy = live.doing.iter().map(busy).map(|step| step.map(|step| step.to_string())).collect();
+        let busy: Vec<_> = live.doing.iter().map(tag).collect();
         let hold = match live.hold {
             Hold::Held { epoch, .. } => Some(epoch),
             Hold::Releasing { .. } => Some(-1),
             _ => None,
         };
-        let key = Asked { run, hold, view: view.clone(), known: live.known.clone(), busy, halted: live.halted };
-        if let Some(found) = self.plans.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
-            return Arc::clone(found);
-        }
-        let plan = Arc::new((self.setup.rules.decide)(&self.snapshot(run, live, view), &policy()));
-        self.plans.lock().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&plan));
-        plan
+        let key = (run, hold, view, &live.known, busy, live.halted);
+        self.plans.once(key, || Arc::new((self.setup.rules.decide)(&self.snapshot(run, live, view), &policy())))
     }
 
     /// Whether nothing is going on and nothing may be begun: then everything is looked at anew.

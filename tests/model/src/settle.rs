@@ -9,12 +9,16 @@ use coordinator::kube::fence::{Fence, FenceError, Next};
 use coordinator::rollout::Learned;
 
 use crate::check::World;
-use crate::cluster::Kind;
+use crate::cluster::Node;
 use crate::facts::{now, revision};
 use crate::lease::text;
+use crate::memo::Text;
 use crate::state::{Doing, Law, Op, State};
 use crate::steps::{End, given_up};
 use crate::wire::{Fate, Reply, What, number};
+
+/// A change of a fence: nothing is to be done any more, or this patch.
+pub type Change = Result<Option<Text>, FenceError>;
 
 impl World {
     /// The gates, on the Nodes as they are now.
@@ -52,7 +56,7 @@ impl World {
         state: &mut State,
         run: usize,
         place: usize,
-        (cordoned, fence): (bool, Option<Arc<str>>),
+        (cordoned, fence): (bool, Option<Text>),
         fresh: bool,
         fate: Fate,
     ) -> Option<End> {
@@ -61,7 +65,7 @@ impl World {
         }
         let (kind, by) = (self.setup.kinds[place], self.claimant(state, run)?);
         let seen = state.live(run)?.view.as_ref()?.nodes[place].clone();
-        let node = crate::cluster::Node { cordoned, fence, ..seen };
+        let node = Node { cordoned, fence, ..seen };
         let view = node.view(kind, place, if fresh { "1" } else { "0" });
         let revision = revision().map(|revision| revision.to_string()).unwrap_or_default();
         let fence = Fence::claimed(by, &view, &node.boot_id(), &revision, now());
@@ -80,6 +84,11 @@ impl World {
             Ok(Next::Done(_)) => Some(End::Done(Learned { claimed: true, ..Learned::default() })),
             Err(error) => Some(refused(&error, Op::Claim)),
         }
+    }
+
+    /// What a fence says.
+    pub(crate) fn parsed(&self, text: &Text) -> Option<Arc<Fence>> {
+        self.fences.once(text, || Fence::parse(text).ok().map(Arc::new))
     }
 
     /// S1, by all runs together: no two fences in one class.
@@ -106,51 +115,57 @@ impl World {
         run: usize,
         place: usize,
         op: Op,
-        old: &Arc<str>,
-        new: &Arc<str>,
+        old: &Text,
+        new: &Text,
         fate: Fate,
     ) -> Option<End> {
         if !self.reaches(state, run) {
             return None;
         }
-        let kind: Kind = self.setup.kinds[place];
-        let seen = state.live(run)?.view.as_ref()?.nodes[place].clone();
-        let uid = format!("node-{}", seen.uid);
-        let now = state.nodes[place].view(kind, place, "1");
-        let rules = &self.setup.rules;
-        let next = match op {
-            Op::Release => {
-                let fence = Fence::parse(old).ok()?;
-                match (rules.release)(&uid, old, &fence, &now) {
-                    Ok(Next::Patch(patch)) => Ok(Some(patch)),
-                    Ok(Next::Done(_)) => Ok(None),
-                    Err(error) => Err(error),
-                }
-            }
-            Op::Claim => {
-                let fence = Fence::parse(new).ok()?;
-                let before = crate::cluster::Node { cordoned: fence.cordoned_before, fence: None, ..seen };
-                split((rules.claim)(&before.view(kind, place, "1"), &fence, &now))
-            }
-            Op::Intent | Op::Revert | Op::Adopt => split((rules.update)(&uid, old, &Fence::parse(new).ok()?, &now)),
-        };
-        match next {
-            Err(error) => Some(refused(&error, op)),
+        let (seen, node) = (&state.live(run)?.view.as_ref()?.nodes[place], &state.nodes[place]);
+        let key = (op, old, new, place, seen, (node.uid, &node.fence, node.cordoned, node.up, node.boot));
+        let next = self.changes.once(key, || self.next_change(place, op, (old, new), seen, node).map(Arc::new))?;
+        match &*next {
+            Err(error) => Some(refused(error, op)),
             Ok(None) => self.settled(state, run, place, op, old, new),
             Ok(Some(patch)) => {
                 let undo = matches!(op, Op::Release | Op::Revert);
                 if !self.permits(state, run, self.timing.call, undo) {
                     return None;
                 }
-                let what = What::Node(number(place), text(&patch));
+                let what = What::Node(number(place), patch.clone());
                 if self.server().send(state, run, what, true, fate) == Reply::Done {
                     return self.settled(state, run, place, op, old, new);
                 }
-                let doing = Doing::Settle { op, old: Arc::clone(old), new: Arc::clone(new) };
+                let doing = Doing::Settle { op, old: old.clone(), new: new.clone() };
                 state.live_mut(run)?.doing[place] = doing;
                 Some(End::GoesOn)
             }
         }
+    }
+
+    /// What the change comes to on the Node as it is now: refused, done, or a patch.
+    fn next_change(
+        &self,
+        place: usize,
+        op: Op,
+        (old, new): (&Text, &Text),
+        seen: &Node,
+        node: &Node,
+    ) -> Option<Change> {
+        let kind = self.setup.kinds[place];
+        let uid = format!("node-{}", seen.uid);
+        let now = node.view(kind, place, "1");
+        let rules = &self.setup.rules;
+        Some(match op {
+            Op::Release => written((rules.release)(&uid, old, &*self.parsed(old)?, &now)),
+            Op::Claim => {
+                let fence = self.parsed(new)?;
+                let before = Node { cordoned: fence.cordoned_before, fence: None, ..seen.clone() };
+                written((rules.claim)(&before.view(kind, place, "1"), &fence, &now))
+            }
+            Op::Intent | Op::Revert | Op::Adopt => written((rules.update)(&uid, old, &*self.parsed(new)?, &now)),
+        })
     }
 
     pub(crate) fn settled(
@@ -159,8 +174,8 @@ impl World {
         run: usize,
         place: usize,
         op: Op,
-        old: &Arc<str>,
-        new: &Arc<str>,
+        old: &Text,
+        new: &Text,
     ) -> Option<End> {
         let learned = Learned::default();
         Some(match op {
@@ -172,7 +187,7 @@ impl World {
             Op::Adopt => End::Done(learned),
             Op::Revert => End::Again,
             Op::Intent => {
-                let (value, claimed) = (Arc::clone(new), Arc::clone(old));
+                let (value, claimed) = (new.clone(), old.clone());
                 state.live_mut(run)?.doing[place] = Doing::Marked { value, claimed };
                 End::GoesOn
             }
@@ -180,10 +195,10 @@ impl World {
     }
 }
 
-fn split<T>(next: Result<Next<T>, FenceError>) -> Result<Option<Vec<serde_json::Value>>, FenceError> {
+fn written<T>(next: Result<Next<T>, FenceError>) -> Change {
     next.map(|next| match next {
         Next::Done(_) => None,
-        Next::Patch(patch) => Some(patch),
+        Next::Patch(patch) => Some(text(&patch)),
     })
 }
 

@@ -1,11 +1,10 @@
 //! Everything at one moment.
 
-use std::sync::Arc;
-
 use agent::step::Memory;
 use coordinator::exit::Exit;
 
 use crate::cluster::{Lease, Node};
+use crate::memo::Text;
 use crate::wire::Message;
 
 /// The whole world.
@@ -233,7 +232,7 @@ pub enum Doing {
         /// Cordoned, as the gates saw it.
         cordoned: bool,
         /// The fence, as the gates saw it.
-        fence: Option<Arc<str>>,
+        fence: Option<Text>,
         /// Nobody has written the Node since.
         fresh: bool,
     },
@@ -242,16 +241,16 @@ pub enum Doing {
         /// Which.
         op: Op,
         /// The value that stood there.
-        old: Arc<str>,
+        old: Text,
         /// The value that is to stand there.
-        new: Arc<str>,
+        new: Text,
     },
     /// The intent stands in the fence: the last look and the call come next.
     Marked {
         /// The fence with the intent.
-        value: Arc<str>,
+        value: Text,
         /// The fence before.
-        claimed: Arc<str>,
+        claimed: Text,
     },
     /// The canary's TRY is applied, its pull comes next.
     Tried,

@@ -127,9 +127,14 @@ impl World {
     /// The fence as the run saw it last.
     pub(crate) fn fencing(&self, state: &State, run: usize, place: usize) -> Option<Fencing> {
         let live = state.live(run)?;
-        let kube = live.view.as_ref()?.nodes[place].view(self.setup.kinds[place], place, "1");
+        let node = &live.view.as_ref()?.nodes[place];
         let epoch = if let Hold::Held { epoch, .. } = live.hold { Some(epoch) } else { None };
-        Some((self.setup.rules.fencing)(&kube, &self.inventory_known(run, live), leases(), epoch))
+        let held = matches!(live.hold, Hold::Held { .. } | Hold::Releasing { .. });
+        let claimed: Vec<_> = live.known.iter().map(|known| (known.uid, known.claimed)).collect();
+        Some(self.fencings.once((run, place, node, epoch, held, claimed), || {
+            let kube = node.view(self.setup.kinds[place], place, "1");
+            (self.setup.rules.fencing)(&kube, &self.inventory_known(run, live), leases(), epoch)
+        }))
     }
 
     pub(crate) fn claimant(&self, state: &State, run: usize) -> Option<Claimant> {

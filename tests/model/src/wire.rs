@@ -1,11 +1,9 @@
 //! Requests, and what becomes of them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use coordinator::kube::lease::Timing;
 
 use crate::cluster::{Lease, Node, STANDS};
+use crate::memo::{Memo, Text};
 use crate::state::{Doing, Hold, Law, Run, State};
 
 /// What becomes of a request.
@@ -44,11 +42,11 @@ pub struct Message {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum What {
     /// A JSON patch of the Lease.
-    Lease(Arc<str>),
+    Lease(Text),
     /// The creation of the Lease.
     Create,
     /// A JSON patch of a Node, by its place.
-    Node(u8, Arc<str>),
+    Node(u8, Text),
     /// A reboot of a node.
     Reboot(u8),
 }
@@ -67,17 +65,8 @@ pub enum Reply {
 /// What patches came to: applying one is pure.
 #[derive(Default)]
 pub struct Applied {
-    nodes: Mutex<HashMap<(Node, Arc<str>, bool), Option<Node>>>,
-    leases: Mutex<HashMap<(Lease, Arc<str>, bool), Option<Lease>>>,
-}
-
-fn once<K: Eq + std::hash::Hash, V: Clone>(known: &Mutex<HashMap<K, V>>, key: K, ask: impl FnOnce(&K) -> V) -> V {
-    if let Some(found) = known.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
-        return found.clone();
-    }
-    let answer = ask(&key);
-    known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, answer.clone());
-    answer
+    nodes: Memo<Option<Node>>,
+    leases: Memo<Option<Lease>>,
 }
 
 /// The model's settings that a request needs.
@@ -132,8 +121,7 @@ impl Server<'_> {
                 let Some(lease) = &state.lease else { return Reply::Refused };
                 let was_ours = lease.holder == Some(message.from);
                 let releases = patch.contains(FREES);
-                let key = (lease.clone(), Arc::clone(patch), message.fresh);
-                let after = once(&self.applied.leases, key, |(lease, patch, _)| {
+                let after = self.applied.leases.once((lease, patch, message.fresh), || {
                     let object = lease.object(|run| self.machine(run), self.timing, version, STANDS);
                     lease.patched(object, patch)
                 });
@@ -148,8 +136,8 @@ impl Server<'_> {
             }
             What::Node(place, patch) => {
                 let place = usize::from(*place);
-                let key = (state.nodes[place].clone(), Arc::clone(patch), message.fresh);
-                let after = once(&self.applied.nodes, key, |(node, patch, _)| node.patched(patch, version));
+                let node = &state.nodes[place];
+                let after = self.applied.nodes.once((node, patch, message.fresh), || node.patched(patch, version));
                 let Some(after) = after else { return Reply::Refused };
                 self.judge_write(state, from);
                 let before = std::mem::replace(&mut state.nodes[place], after);
