@@ -194,6 +194,20 @@ impl Desired {
         self.0.is_empty()
     }
 
+    /// Whether a text holds one of the secrets: as it is, or in docker's base64 of user and password.
+    #[must_use]
+    pub fn is_in(&self, text: &[u8]) -> bool {
+        let holds = |part: &[u8]| !part.is_empty() && text.windows(part.len()).any(|window| window == part);
+        self.0.values().any(|credential| match credential {
+            Credential::Basic { username, password } => {
+                let both = Zeroizing::new(format!("{username}:{}", password.expose_secret()));
+                holds(password.expose_secret().as_bytes()) || holds(Zeroizing::new(STANDARD.encode(&*both)).as_bytes())
+            }
+            Credential::Token(token) => holds(token.expose_secret().as_bytes()),
+            Credential::None => false,
+        })
+    }
+
     /// How many registries.
     #[must_use]
     pub fn len(&self) -> usize {

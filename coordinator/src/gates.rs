@@ -43,6 +43,9 @@ pub enum Closed {
     /// etcd is not well enough to lose this member for a while.
     #[error("etcd: {0}")]
     Etcd(String),
+    /// `--gate-command` says so.
+    #[error("{0}")]
+    Command(String),
     /// Kubernetes did not answer.
     #[error("Kubernetes did not answer: {0}")]
     Kubernetes(String),

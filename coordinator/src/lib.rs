@@ -23,6 +23,7 @@ pub mod fences;
 pub mod fleet;
 pub mod gates;
 pub mod holder;
+pub mod hooks;
 pub mod identity;
 pub mod inventory;
 pub mod kube;

@@ -38,6 +38,9 @@ pub struct PlanDocument {
     pub nodes: Vec<NodeRow>,
     /// What is not about one node.
     pub warnings: Vec<String>,
+    /// Whether `--check-command` finds something to do; absent when none was given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check_finds_work: Option<bool>,
 }
 
 /// The endpoint node.
@@ -181,6 +184,7 @@ pub fn document(kind: &'static str, inventory: &Inventory, settings: &Settings) 
         budgets: budgets(settings),
         nodes,
         warnings: snapshot.warnings.iter().cloned().collect(),
+        check_finds_work: None,
     }
 }
 

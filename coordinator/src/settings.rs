@@ -8,6 +8,7 @@ use agent::credential::RegistryHost;
 
 use crate::commands::Kubectl;
 use crate::decide::FleetPolicy;
+use crate::hooks::Hooks;
 use crate::kube::drain::DrainOptions;
 use crate::kube::lease::{Takeover, Timing};
 
@@ -101,6 +102,8 @@ pub struct Settings {
     pub drain: DrainOptions,
     /// How long things may take.
     pub budgets: Budgets,
+    /// Commands of the user's own.
+    pub hooks: Hooks,
 }
 
 impl Settings {

@@ -16,6 +16,7 @@ mod fences;
 mod figures;
 mod gates;
 mod harness;
+mod hooks;
 mod lease;
 mod live;
 mod look;

@@ -275,6 +275,38 @@ pub struct Roll {
     /// Budget for the whole run.
     #[arg(long, env = "TALOS_GHCR_TIMEOUT", value_name = "TIME", help_heading = "Roll")]
     pub timeout: Option<Time>,
+    /// Commands of the user's own.
+    #[command(flatten)]
+    pub hooks: HookArgs,
+}
+
+/// Commands that a run calls: `sh -c`, killed with their process group when they take too long or the lease lapses.
+#[derive(Debug, Args)]
+pub struct HookArgs {
+    /// Asked in every inventory, also when no node differs; must change nothing. Exit 0: nothing to do; 10: the run takes
+    /// the lease and calls the other commands; else the run fails.
+    #[arg(long, env = "TALOS_GHCR_CHECK_COMMAND", value_name = "SH", help_heading = "Commands of your own")]
+    pub check_command: Option<String>,
+    /// Called once, when the lease is held and before the first change. Another exit than 0 ends the run.
+    #[arg(long, env = "TALOS_GHCR_BEFORE_COMMAND", value_name = "SH", help_heading = "Commands of your own")]
+    pub before_command: Option<String>,
+    /// Asked before each disruption, with the node in TALOS_GHCR_NODE: goes on with exit 0, else waits within
+    /// --gate-timeout.
+    #[arg(long, env = "TALOS_GHCR_GATE_COMMAND", value_name = "SH", help_heading = "Commands of your own")]
+    pub gate_command: Option<String>,
+    /// Called when all is done, and at whatever end once --before-command was started, with TALOS_GHCR_RESULT (done,
+    /// failed, stopped, control-lost) and TALOS_GHCR_CHANGED (true, false). Exit 10 asks for one more round.
+    #[arg(long, env = "TALOS_GHCR_AFTER_COMMAND", value_name = "SH", help_heading = "Commands of your own")]
+    pub after_command: Option<String>,
+    /// How long each of these commands may take.
+    #[arg(
+        long,
+        env = "TALOS_GHCR_HOOK_TIMEOUT",
+        value_name = "TIME",
+        default_value = "5m",
+        help_heading = "Commands of your own"
+    )]
+    pub hook_timeout: Time,
 }
 
 /// `--route`.

@@ -14,11 +14,12 @@ use talos_proto::config::{Context as TalosContext, TalosConfigError, locate};
 use talos_proto::identity::{Identity, IdentityError};
 use zeroize::Zeroizing;
 
-use super::args::{Common, MissingProof, Roll, TakeoverArg, Time};
+use super::args::{Common, HookArgs, MissingProof, Roll, TakeoverArg, Time};
 use crate::ci::Ci;
 use crate::commands::Kubectl;
 use crate::decide::{FleetPolicy, MaxUnavailable};
 use crate::exit::Exit;
+use crate::hooks::Hooks;
 use crate::inventory::Context;
 use crate::kube::api_servers::{ApiServers, KubeconfigError};
 use crate::kube::drain::DrainOptions;
@@ -207,6 +208,13 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
             adopt: roll.adopt_timeout.0,
             run: roll.timeout.map(|time| time.0),
         },
+        hooks: Hooks {
+            check: roll.hooks.check_command,
+            before: roll.hooks.before_command,
+            gate: roll.hooks.gate_command,
+            after: roll.hooks.after_command,
+            timeout: roll.hooks.hook_timeout.0,
+        },
     };
     let warnings = selected
         .warnings()
@@ -258,5 +266,12 @@ fn defaults() -> Roll {
         gate_timeout: minutes(10),
         adopt_timeout: minutes(3),
         timeout: None,
+        hooks: HookArgs {
+            check_command: None,
+            before_command: None,
+            gate_command: None,
+            after_command: None,
+            hook_timeout: minutes(5),
+        },
     }
 }

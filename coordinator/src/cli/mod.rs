@@ -46,7 +46,7 @@ pub fn main() -> ExitCode {
     };
     let exit = runtime.block_on(async {
         match cli.command {
-            Command::Plan(args) => plan::plan(args).await,
+            Command::Plan(args) => Box::pin(plan::plan(args)).await,
             Command::Verify(args) => verify::verify(args).await,
             Command::Doctor(args) => Box::pin(doctor::doctor(args)).await,
             Command::Fences(args) => fences::fences(args).await,

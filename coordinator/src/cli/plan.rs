@@ -6,6 +6,7 @@ use super::args::PlanArgs;
 use super::connect::{Need, connect};
 use super::{fail, fail_warned};
 use crate::exit::Exit;
+use crate::hooks;
 use crate::inventory::Known;
 use crate::plan::document;
 use crate::report::{Format, machine_readable, print, table};
@@ -13,7 +14,8 @@ use crate::report::{Format, machine_readable, print, table};
 pub(super) async fn plan(args: PlanArgs) -> Exit {
     let PlanArgs { detailed_exitcode, common, roll } = args;
     let format = common.output;
-    let context = match connect(common, Some(roll), Need::Credential, &Clock::system()).await {
+    let clock = Clock::system();
+    let context = match connect(common, Some(roll), Need::Credential, &clock).await {
         Ok(context) => context,
         Err(error) => return fail(error.exit(), &error),
     };
@@ -21,10 +23,16 @@ pub(super) async fn plan(args: PlanArgs) -> Exit {
         Ok(inventory) => inventory,
         Err(error) => return fail_warned(&context, &error),
     };
-    let document = document("Plan", &inventory, &context.settings);
+    let mut document = document("Plan", &inventory, &context.settings);
+    document.check_finds_work = match hooks::check(&context.settings.hooks, &context.desired, &clock).await {
+        None => None,
+        Some(Ok(found)) => Some(found),
+        Some(Err(error)) => return fail(Exit::Failed, &error),
+    };
     let text = machine_readable(&document, format).unwrap_or_else(|| table::plan(&document, format == Format::Wide));
     print(&text);
     let differs = document.nodes.iter().any(|node| !node.steps.is_empty())
-        || document.summary.blocked + document.summary.unknown > 0;
+        || document.summary.blocked + document.summary.unknown > 0
+        || document.check_finds_work == Some(true);
     if detailed_exitcode && differs { Exit::Differs } else { Exit::Done }
 }

@@ -64,7 +64,10 @@ pub fn plan(document: &PlanDocument, wide: bool) -> String {
 pub fn summary(document: &PlanDocument) -> String {
     let counts = &document.summary;
     let changing = document.nodes.iter().filter(|node| !node.steps.is_empty()).count();
-    let mut line = if changing == 0 && counts.blocked + counts.unknown == 0 {
+    let check = document.check_finds_work == Some(true);
+    let mut line = if check && changing == 0 {
+        format!("Plan: no node to change ({} current), the commands to call", counts.current)
+    } else if changing == 0 && counts.blocked + counts.unknown == 0 {
         format!("Nothing to do: {} current", counts.current)
     } else {
         format!(
@@ -82,6 +85,9 @@ pub fn summary(document: &PlanDocument) -> String {
         }
     }
     line.push('.');
+    if check {
+        line.push_str(" --check-command finds something to do.");
+    }
     line
 }
 

@@ -10,6 +10,7 @@ use talos_proto::resources::NodeStatuses;
 use tokio::sync::OwnedMutexGuard;
 
 use super::env::Env;
+use super::hooks::unless_stopped;
 use super::outcome::{End, Failure, Learned};
 use crate::fleet::{Fencing, FleetNode};
 use crate::gates::{self, Closed};
@@ -89,13 +90,18 @@ pub async fn pass_gates(env: &Env, node: &FleetNode) -> Result<Gates, End> {
     let mut said: Option<Closed> = None;
     let _waiting = env.progress.waiting(node.name(), "waiting at a gate", Some(deadline));
     loop {
-        let guard = Arc::clone(&env.gate).lock_owned().await;
-        let rules = env.rules();
-        let closed = match gates::look(&env.context.servers, &env.context.talos, &node.kube, &rules).await {
-            Ok(now) => return Ok(Gates::Open { node: Box::new(now), waited: said.is_some(), guard }),
+        // It may take its time: the other gates are looked at after it.
+        let closed = match unless_stopped(env, env.gate_command(node)).await? {
             Err(closed) => closed,
+            Ok(()) => {
+                let guard = Arc::clone(&env.gate).lock_owned().await;
+                let rules = env.rules();
+                match gates::look(&env.context.servers, &env.context.talos, &node.kube, &rules).await {
+                    Ok(now) => return Ok(Gates::Open { node: Box::new(now), waited: said.is_some(), guard }),
+                    Err(closed) => closed,
+                }
+            }
         };
-        drop(guard);
         if closed == Closed::Replaced {
             return Ok(Gates::End(End::Done));
         }
@@ -107,10 +113,8 @@ pub async fn pass_gates(env: &Env, node: &FleetNode) -> Result<Gates, End> {
             env.say(node, &format!("gate closed: {closed}; waiting up to {}", short(left)));
             said = Some(closed);
         }
-        tokio::select! {
-            () = env.clock().sleep(GATE_PAUSE) => {}
-            () = env.stop.cancelled() => return Err(End::NoPermit(NoPermit::Stopping)),
-        }
+        let pause = if matches!(said, Some(Closed::Command(_))) { env.command_pause() } else { GATE_PAUSE };
+        unless_stopped(env, env.clock().sleep(pause)).await?;
     }
 }
 

@@ -143,6 +143,7 @@ impl Rollout {
             actions.retain(|action| !action.task.needs_registry());
         }
         for Action { node, task } in actions {
+            self.wrote |= task.writes();
             let Some(found) = snapshot.node_mut(&node) else { continue };
             found.busy = Some(match &task {
                 Task::Adopt => Step::LookAgain("adopting".into()),

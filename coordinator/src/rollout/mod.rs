@@ -6,6 +6,7 @@ mod credential;
 mod disrupt;
 mod drive;
 mod env;
+mod hooks;
 mod lease_words;
 mod others;
 mod outcome;
@@ -111,6 +112,12 @@ pub struct Rollout {
     warned: BTreeSet<String>,
     /// The registry was asked with the credential and took it.
     registry_accepts: bool,
+    /// A step that changes a node was begun.
+    wrote: bool,
+    /// `--before-command` was started, so that `--after-command` is owed.
+    after_is_due: bool,
+    /// Rounds that may still be made.
+    rounds_left: u32,
 }
 
 impl Rollout {
@@ -144,12 +151,18 @@ impl Rollout {
             trouble: BTreeMap::new(),
             warned: BTreeSet::new(),
             registry_accepts: false,
+            wrote: false,
+            after_is_due: false,
+            rounds_left: MAX_ROUNDS,
         }
     }
 
     /// Runs to the end; never leaves the lease held when it returns, unless it was lost.
     pub async fn run(mut self) -> (Exit, RunDocument) {
         self.rounds().await;
+        while self.after_command().await {
+            self.rounds().await;
+        }
         let changed = self.lease.is_some();
         self.release().await;
         let result = match self.exit {
@@ -191,18 +204,22 @@ impl Rollout {
             return;
         }
         for warning in self.env.context.warnings.clone() {
-            self.env.progress.event("", &format!("warning: {warning}"));
-            self.warned.insert(warning);
+            if self.warned.insert(warning.clone()) {
+                self.env.progress.event("", &format!("warning: {warning}"));
+            }
         }
         let mut clean = 0;
-        for _ in 0..MAX_ROUNDS {
+        while self.rounds_left > 0 {
+            self.rounds_left -= 1;
             let Some(inventory) = self.observe().await else { return };
+            let Some(more) = self.check_command().await else { return };
             let policy = self.env.context.settings.fleet;
             let mut actions = decide(&inventory.snapshot, &policy);
             if self.lease.is_some() && !self.registry_accepts {
                 actions.retain(|action| !action.task.needs_registry());
             }
-            if actions.is_empty() || self.stopping() {
+            let begins = more && self.lease.is_none() && !self.stopping();
+            if (actions.is_empty() && !begins) || self.stopping() {
                 clean += 1;
                 if self.lease.is_none() || clean >= CLEAN_AFTER_WRITE || self.stopping() {
                     self.conclude(&inventory);
@@ -211,7 +228,7 @@ impl Rollout {
                 continue;
             }
             clean = 0;
-            if self.lease.is_none() && actions.iter().any(|action| action.task.writes()) {
+            if begins || self.lease.is_none() && actions.iter().any(|action| action.task.writes()) {
                 if !self.begin(&inventory, &actions).await {
                     return;
                 }
@@ -290,7 +307,7 @@ impl Rollout {
         for dropped in self.env.context.servers.extend(addresses).await {
             self.env.progress.event("", &format!("API server at {} is not used: {}", dropped.address, dropped.reason));
         }
-        self.may_do_all().await && self.take_lease(inventory).await
+        self.may_do_all().await && self.take_lease(inventory).await && self.before_command().await
     }
 
     /// A verb that is missing in the middle of a roll would leave a fence behind: asked before the first mutation.
