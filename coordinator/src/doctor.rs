@@ -92,7 +92,7 @@ pub async fn cluster(context: &Context) -> Vec<Check> {
     let mut checks = vec![identity(context)];
     checks.extend(context.warnings.iter().map(|warning| check("configuration", Health::Warning, warning.clone())));
     let lease = &context.settings.lease;
-    let needed = access::needed(&lease.namespace, &lease.name);
+    let needed = access::needed(&lease.namespace, &lease.name, false);
     checks.push(match access::missing(&context.servers, needed).await {
         Ok(missing) if missing.is_empty() => check(
             "kubernetes",

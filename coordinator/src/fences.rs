@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use jiff::Timestamp;
 
+use crate::ci::Ci;
 use crate::commands::{self, Kubectl, Patch};
 use crate::fleet::Fencing;
 use crate::holder::{Life, life_of, run_link, run_of};
@@ -33,14 +34,24 @@ pub struct Seen {
     pub nodes: Vec<NodeView>,
     /// Ours, the old script's, and each that a fence names; none where there is no such Lease.
     pub leases: BTreeMap<LeaseName, Option<LeaseRecord>>,
+    /// What is known of the holders of these Leases, by their names.
+    pub lives: BTreeMap<String, Life>,
+}
+
+impl Seen {
+    /// The one place where a holder is judged.
+    fn life(&self, record: &LeaseRecord) -> Life {
+        let judged = record.holder.as_ref().and_then(|holder| self.lives.get(holder)).cloned();
+        judged.unwrap_or_else(|| life_of(record.evidence.as_ref()))
+    }
 }
 
 /// Reads the Nodes, and then each Lease once. In this order: who set a fence that is seen here, and still holds its Lease,
-/// is then seen to hold it.
+/// is then seen to hold it. Of a holder whose process cannot be seen its CI job is asked for, where there is a token.
 ///
 /// # Errors
 /// [`InventoryError`]: what could not be read is never taken for nothing.
-pub async fn look(servers: &ApiServers, names: LeaseNames<'_>) -> Result<Seen, InventoryError> {
+pub async fn look(servers: &ApiServers, names: LeaseNames<'_>, ci: &Ci) -> Result<Seen, InventoryError> {
     let nodes = nodes::list(servers).await.map_err(InventoryError::Nodes)?;
     let named = nodes.iter().filter_map(|node| Fence::on(node)?.1.ok()?.lease.parse::<LeaseName>().ok());
     let wanted: BTreeSet<LeaseName> = named.chain([names.ours.clone(), names.script.clone()]).collect();
@@ -50,7 +61,14 @@ pub async fn look(servers: &ApiServers, names: LeaseNames<'_>) -> Result<Seen, I
             Err(source) => Err(InventoryError::Lease { name: name.to_string(), source }),
         }
     }));
-    Ok(Seen { leases: leases.await?.into_iter().collect(), nodes })
+    let leases: BTreeMap<_, Option<LeaseRecord>> = leases.await?.into_iter().collect();
+    let held = leases.values().flatten().filter_map(|record| Some((record.holder.clone()?, record)));
+    let asked = held.map(|(holder, record)| async move {
+        let life = ci.life(&holder, record.evidence.as_ref()).await.life;
+        (holder, life)
+    });
+    let lives = join_all(asked).await.into_iter().collect();
+    Ok(Seen { nodes, leases, lives })
 }
 
 /// The document about it.
@@ -101,7 +119,7 @@ impl Report<'_> {
         };
         let record = lease.as_ref().and_then(|lease| self.record(lease));
         let held = record.filter(|record| record.holder.is_some());
-        let dead = held.is_none_or(|record| matches!(life(record), Life::Dead(_)));
+        let dead = held.is_none_or(|record| matches!(self.seen.life(record), Life::Dead(_)));
         let found = if lease.is_some() { judged(found, dead) } else { found };
         Some(match &found {
             Fencing::Free => return None,
@@ -200,7 +218,7 @@ impl Report<'_> {
         let gone = |evidence: String| LifeRow { state: "gone", evidence };
         let Some(record) = record else { return gone(format!("there is no Lease {}", fence.lease)) };
         let Some(holder) = &record.holder else { return gone(format!("its Lease {} is free", fence.lease)) };
-        let life = LifeRow::from(life(record));
+        let life = LifeRow::from(self.seen.life(record));
         if *holder == fence.holder {
             return life;
         }
@@ -226,7 +244,7 @@ impl Report<'_> {
             exists: record.is_some(),
             holder: held.as_ref().map(|(_, holder)| holder.clone()),
             run: held.as_ref().and_then(|(record, holder)| run(holder, Some(record))),
-            life: held.as_ref().map(|(record, _)| life(record).into()),
+            life: held.as_ref().map(|(record, _)| self.seen.life(record).into()),
             transitions: record.and_then(|record| record.transitions),
             renew_time: record.and_then(|record| record.renew_time.clone()),
             age_seconds: record.and_then(|record| record.age(self.now)).map(|age| age.as_secs_f64()),
@@ -239,7 +257,7 @@ impl Report<'_> {
     /// A Lease that is not ours and that a run does not take by watching it: a human who knows more may free it.
     fn free(&self, name: &LeaseName, record: &LeaseRecord) -> Option<Decision> {
         let holder = record.holder.as_ref()?;
-        let Life::Unknown(unknown) = life(record) else { return None };
+        let Life::Unknown(unknown) = self.seen.life(record) else { return None };
         if name == self.names.ours {
             return None;
         }
@@ -261,7 +279,7 @@ impl Report<'_> {
         let name = self.names.script;
         if name != self.names.ours
             && let Some((record, holder)) = self.record(name).and_then(|it| Some((it, it.holder.as_ref()?)))
-            && !matches!(life(record), Life::Dead(_))
+            && !matches!(self.seen.life(record), Life::Dead(_))
         {
             let why = "which counts as dead only by evidence";
             return (true, format!("refuses with exit 3: the old script's Lease {name} is held by {holder}, {why}"));
@@ -271,7 +289,14 @@ impl Report<'_> {
             return (false, format!("takes the Lease {name}, which nobody holds{then}"));
         };
         // Our own name is none of theirs.
-        match evaluate(record, "", std::time::Duration::ZERO, &life(record), Takeover::Auto, &Timing::default()) {
+        match evaluate(
+            record,
+            "",
+            std::time::Duration::ZERO,
+            &self.seen.life(record),
+            Takeover::Auto,
+            &Timing::default(),
+        ) {
             Evaluation::Free | Evaluation::Ours => (false, format!("takes the Lease {name}{then}")),
             Evaluation::HeldAlive { .. } => {
                 (true, format!("refuses with exit 3: the Lease {name} is held by {holder}, who lives"))
@@ -288,11 +313,6 @@ impl Report<'_> {
             ),
         }
     }
-}
-
-/// The one place where a holder is judged.
-fn life(record: &LeaseRecord) -> Life {
-    life_of(record.evidence.as_ref())
 }
 
 impl From<Life> for LifeRow {

@@ -13,6 +13,8 @@ use crate::inventory::Inventory;
 use crate::order::{rank, turns};
 use crate::settings::Settings;
 
+pub mod drains;
+
 /// Version of the JSON shapes of this tool's documents.
 pub const SCHEMA_VERSION: u32 = 1;
 
@@ -140,6 +142,9 @@ pub struct NodeRow {
     pub order: Option<usize>,
     /// Why it has that place.
     pub order_reason: Option<&'static str>,
+    /// What a drain would do, where one is to come and was looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<drains::DrainRow>,
     /// The fence on it, in words.
     pub fence: Option<String>,
     /// Cordoned now.
@@ -216,6 +221,7 @@ fn row(snapshot: &Snapshot, node: &FleetNode, steps: &[Step], order: Option<usiz
         short_steps: steps.iter().filter_map(Step::short).collect(),
         order,
         order_reason: order.map(|_| rank(snapshot, node).reason()),
+        drain: None,
         fence: fence_words(&node.fencing),
         cordoned: node.kube.unschedulable,
     }

@@ -179,7 +179,11 @@ pub fn chain(error: &dyn Error) -> String {
     let mut words = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {
-        let text = error.to_string();
+        let mut text = error.to_string();
+        // rustls tells library authors here what people at a terminal cannot use, with a link to its manual.
+        if text.starts_with("peer closed connection without sending TLS close_notify") {
+            "the other side closed it".clone_into(&mut text);
+        }
         // tonic and hyper repeat their source in their own words.
         if !words.contains(&text) {
             words.push_str(": ");
@@ -206,6 +210,17 @@ mod tests {
         assert!(matches!(sort(Status::not_found("no")), Why::NotFound));
         assert!(matches!(sort(Status::unavailable("connection error: desc = …")), Why::TargetUnreachable { .. }));
     }
+
+    #[test]
+    fn a_connection_that_was_cut_is_said_without_a_link_to_a_manual() {
+        let eof = "peer closed connection without sending TLS close_notify: https://docs.rs/rustls/unexpected-eof";
+        let error = std::io::Error::other(Wrapped(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, eof)));
+        assert_eq!(chain(&error), "the connection broke: the other side closed it");
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the connection broke")]
+    struct Wrapped(#[source] std::io::Error);
 
     #[test]
     fn w02_a_handshake_that_failed_is_found_below_everything_that_wraps_it() {

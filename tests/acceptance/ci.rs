@@ -154,6 +154,35 @@ async fn l21_p06_a_job_that_has_completed_is_taken_over_and_the_token_is_seen_by
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f17_l21_fences_asks_for_the_holders_job_and_says_what_it_is() {
+    let scene = Scene::new().await;
+    scene.hold(OURS, HOLDER, Some(evidence(HOLDER, 2)));
+    let fences = || {
+        let mut fences = scene.bed.command("fences", &[]);
+        scene.with_token(&mut fences);
+        finish(fences)
+    };
+    let cases = [
+        ("completed", "dead: its job \"deploy\" of run 17123456789, attempt 2, completed", "takes the Lease"),
+        (
+            "in_progress",
+            "alive: its job \"deploy\" of run 17123456789, attempt 2, is in progress",
+            "refuses with exit 3",
+        ),
+    ];
+    for (status, evidence, next) in cases {
+        scene.github.put(RUN, 2, vec![job("deploy", "runner-1", status)]);
+        let shown = fences().await.expect(0);
+        for part in [evidence, next] {
+            assert!(shown.stdout.contains(part), "{part:?}: {}", shown.stdout);
+        }
+        assert!(!shown.stdout.contains("canary") && !shown.stderr.contains("canary"), "the token is shown");
+    }
+    assert_eq!(scene.github.seen().len(), 2, "once each");
+    assert_eq!(scene.bed.writes(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn l21_a_job_that_runs_is_left_alone_though_its_lease_has_expired() {
     let scene = Scene::new().await;
     scene.hold(OURS, HOLDER, Some(evidence(HOLDER, 2)));

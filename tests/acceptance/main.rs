@@ -10,6 +10,7 @@ mod crash;
 mod deaths;
 mod docs;
 mod doctor;
+mod drain;
 mod endpoint;
 mod fence;
 mod fences;

@@ -260,6 +260,10 @@ pub struct Roll {
     /// Evict pods that nothing will replace; false refuses a node that has some.
     #[arg(long, env = "TALOS_GHCR_FORCE", value_name = "BOOL", default_value_t = false, num_args = 0..=1, require_equals = true, default_missing_value = "true", action = ArgAction::Set, help_heading = "Roll")]
     pub force: bool,
+    /// Delete pods instead of evicting them, so that no disruption budget counts: for a budget that never allows an
+    /// eviction. Needs the right to delete pods, which deploy/rbac does not grant.
+    #[arg(long, env = "TALOS_GHCR_DISABLE_EVICTION", help_heading = "Roll")]
+    pub disable_eviction: bool,
     /// Budget for draining a node.
     #[arg(long, env = "TALOS_GHCR_DRAIN_TIMEOUT", value_name = "TIME", default_value = "10m", help_heading = "Roll")]
     pub drain_timeout: Time,

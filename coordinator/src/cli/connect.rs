@@ -200,6 +200,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
             ignore_daemonsets: roll.ignore_daemonsets,
             delete_emptydir_data: roll.delete_emptydir_data,
             force: roll.force,
+            disable_eviction: roll.disable_eviction,
         },
         budgets: Budgets {
             drain: roll.drain_timeout.0,
@@ -261,6 +262,7 @@ fn defaults() -> Roll {
         ignore_daemonsets: true,
         delete_emptydir_data: true,
         force: false,
+        disable_eviction: false,
         drain_timeout: minutes(10),
         reboot_timeout: minutes(15),
         gate_timeout: minutes(10),

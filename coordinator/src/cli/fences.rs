@@ -5,6 +5,7 @@ use talos_proto::clock::Clock;
 use super::args::FencesArgs;
 use super::connect::kubernetes_only;
 use super::fail;
+use crate::ci::Ci;
 use crate::exit::Exit;
 use crate::fences::{document, look};
 use crate::report::{self, Format, machine_readable, print};
@@ -21,7 +22,7 @@ pub(super) async fn fences(args: FencesArgs) -> Exit {
         report::say(&format!("warning: {warning}"));
     }
     let names = LeaseNames { ours: &common.lease, script: &common.legacy_lease };
-    let seen = match look(&servers, names).await {
+    let seen = match look(&servers, names, &Ci::from_env(&clock)).await {
         Ok(seen) => seen,
         Err(error) => return fail(Exit::Failed, &error),
     };

@@ -42,7 +42,7 @@ fn shown(nodes: Vec<NodeView>, leases: &[(&str, Option<LeaseRecord>)]) -> Fences
     let [ours, script] = names();
     let leases = leases.iter().map(|(name, record)| (name.parse().unwrap(), record.clone())).collect();
     let names = LeaseNames { ours: &ours, script: &script };
-    document(&Seen { nodes, leases }, names, &Kubectl::default(), NOW.parse().unwrap())
+    document(&Seen { nodes, leases, ..Seen::default() }, names, &Kubectl::default(), NOW.parse().unwrap())
 }
 
 /// Evidence of this very process, which lives.

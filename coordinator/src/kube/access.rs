@@ -28,9 +28,10 @@ impl std::fmt::Display for Permission {
     }
 }
 
-/// Everything that a roll asks of Kubernetes; deploy/rbac/clusterrole.yaml grants exactly this.
+/// Everything that a roll asks of Kubernetes; deploy/rbac/clusterrole.yaml grants exactly this, but not the deletion of pods
+/// that `--disable-eviction` asks for.
 #[must_use]
-pub fn needed(namespace: &str, lease: &str) -> Vec<Permission> {
+pub fn needed(namespace: &str, lease: &str, disable_eviction: bool) -> Vec<Permission> {
     let object = || Some((namespace.to_owned(), lease.to_owned()));
     let lease = |verb| Permission { group: "coordination.k8s.io", resource: "leases", verb, object: object() };
     let plain = |group, resource, verb| Permission { group, resource, verb, object: None };
@@ -41,7 +42,7 @@ pub fn needed(namespace: &str, lease: &str) -> Vec<Permission> {
         plain("", "nodes", "patch"),
         plain("", "pods", "list"),
         plain("", "pods", "watch"),
-        plain("", "pods/eviction", "create"),
+        if disable_eviction { plain("", "pods", "delete") } else { plain("", "pods/eviction", "create") },
         plain("apps", "daemonsets", "get"),
         plain("policy", "poddisruptionbudgets", "get"),
         lease("get"),

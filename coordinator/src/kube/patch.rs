@@ -40,6 +40,14 @@ pub fn create(path: &str, object: &Value, timeout: Duration) -> Result<Request<V
     build(Request::post(uri(path, timeout)), "application/json", object)
 }
 
+/// A DELETE with those options.
+///
+/// # Errors
+/// As [`create`].
+pub fn delete(path: &str, options: &Value, timeout: Duration) -> Result<Request<Vec<u8>>, kube::Error> {
+    build(Request::delete(uri(path, timeout)), "application/json", options)
+}
+
 fn build(
     builder: http::request::Builder,
     content_type: &str,

@@ -55,6 +55,15 @@ pub fn plan(document: &PlanDocument, wide: bool) -> String {
     for warning in &document.warnings {
         let _ = writeln!(text, "Warning: {warning}");
     }
+    for node in &document.nodes {
+        let Some(drain) = &node.drain else { continue };
+        for refused in &drain.refused {
+            let _ = writeln!(text, "{} cannot be drained, and would be left as it is: {refused}", node.name);
+        }
+        if let Some(unknown) = &drain.unknown {
+            let _ = writeln!(text, "Whether {} can be drained is not known: {unknown}", node.name);
+        }
+    }
     let _ = writeln!(text, "{}", summary(document));
     text
 }

@@ -312,15 +312,21 @@ impl Rollout {
 
     /// A verb that is missing in the middle of a roll would leave a fence behind: asked before the first mutation.
     async fn may_do_all(&mut self) -> bool {
-        let lease = &self.env.context.settings.lease;
-        let needed = access::needed(&lease.namespace, &lease.name);
+        let settings = &self.env.context.settings;
+        let (lease, deletes) = (&settings.lease, settings.drain.disable_eviction);
+        let needed = access::needed(&lease.namespace, &lease.name, deletes);
         match access::missing(&self.env.context.servers, needed).await {
             Ok(missing) if missing.is_empty() => true,
             Ok(missing) => {
                 let list: Vec<_> = missing.iter().map(ToString::to_string).collect();
                 let reason = format!(
-                    "the kubeconfig's user may not: {}; nothing was changed (deploy/rbac/clusterrole.yaml grants it)",
-                    list.join(", ")
+                    "the kubeconfig's user may not: {}; nothing was changed ({})",
+                    list.join(", "),
+                    if deletes {
+                        "deploy/rbac/clusterrole.yaml grants all but the deletion of pods, which --disable-eviction needs"
+                    } else {
+                        "deploy/rbac/clusterrole.yaml grants it"
+                    }
                 );
                 self.fail(Exit::Failed, "", reason);
                 false

@@ -63,7 +63,24 @@ pub async fn evict(servers: &ApiServers, permits: &dyn Permits, pod: &PodRef) ->
         let request = patch::create(&path, &object, timeout);
         async move { send(&client, request?).await }
     });
-    match written.await {
+    judged(written.await)
+}
+
+/// Deletes exactly this pod, whatever a disruption budget says: `kubectl drain --disable-eviction`. A deletion with
+/// another UID spends nothing.
+pub async fn delete(servers: &ApiServers, permits: &dyn Permits, pod: &PodRef) -> Eviction {
+    let path = format!("/api/v1/namespaces/{}/pods/{}", pod.namespace, pod.name);
+    let options = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": pod.uid } });
+    let timeout = servers.write_timeout();
+    let written = servers.write(Authority::Step(permits), timeout, |client| {
+        let request = patch::delete(&path, &options, timeout);
+        async move { send(&client, request?).await }
+    });
+    judged(written.await)
+}
+
+fn judged(written: Result<(), WriteError>) -> Eviction {
+    match written {
         Ok(()) => Eviction::Accepted,
         Err(WriteError::NoPermit(no)) => Eviction::NoPermit(no),
         Err(WriteError::Refused(status)) => refused(status),

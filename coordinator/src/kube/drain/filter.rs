@@ -16,11 +16,13 @@ pub struct DrainOptions {
     pub delete_emptydir_data: bool,
     /// Evict pods that nothing will start again; without it they refuse the drain.
     pub force: bool,
+    /// Delete pods in the place of evicting them: no disruption budget counts.
+    pub disable_eviction: bool,
 }
 
 impl Default for DrainOptions {
     fn default() -> Self {
-        Self { ignore_daemonsets: true, delete_emptydir_data: true, force: false }
+        Self { ignore_daemonsets: true, delete_emptydir_data: true, force: false, disable_eviction: false }
     }
 }
 
@@ -126,7 +128,7 @@ mod tests {
     }
 
     fn with(ignore_daemonsets: bool, delete_emptydir_data: bool, force: bool) -> DrainOptions {
-        DrainOptions { ignore_daemonsets, delete_emptydir_data, force }
+        DrainOptions { ignore_daemonsets, delete_emptydir_data, force, disable_eviction: false }
     }
 
     fn word(verdict: &Verdict) -> &'static str {

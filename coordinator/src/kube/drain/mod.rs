@@ -22,7 +22,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::api_servers::{ApiServers, ReadError};
 use super::watch::{self as follow, Change, Follow, Query};
-use evict::{Eviction, evict};
+use evict::{Eviction, delete, evict};
 
 pub use filter::{DaemonSetState, DrainOptions, Verdict, daemon_set_of, judge};
 pub use report::{BlockingBudget, DrainError, PodLeft, Refusal};
@@ -199,6 +199,7 @@ pub async fn drain(
         servers,
         permits,
         node,
+        options,
         progress,
         present: &present,
         slots: Semaphore::new(CONCURRENT),
@@ -242,6 +243,7 @@ struct Drain<'a> {
     servers: &'a ApiServers,
     permits: &'a dyn Permits,
     node: &'a str,
+    options: DrainOptions,
     progress: &'a (dyn Fn(DrainProgress) + Send + Sync),
     /// The node's pods by UID, as the watch shows them.
     present: &'a watch::Sender<Present>,
@@ -272,7 +274,11 @@ impl Drain<'_> {
                 if self.gone(pod) || self.terminating(pod) {
                     break;
                 }
-                evict(self.servers, self.permits, pod).await
+                if self.options.disable_eviction {
+                    delete(self.servers, self.permits, pod).await
+                } else {
+                    evict(self.servers, self.permits, pod).await
+                }
             };
             let after = match eviction {
                 Eviction::Accepted => {

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::Method;
 use serde_json::{Map, Value, json};
 
-use super::evict::{DeleteOptions, evict};
+use super::evict::{DeleteOptions, delete, evict};
 use super::json_patch;
 use super::kind::Kind;
 use super::route::{Asked, Route};
@@ -76,6 +76,7 @@ pub fn answer(store: &Store, asked: &Asked, content_type: &str, body: &[u8]) -> 
         }
         (&Method::PUT, Route::Object(Kind::Lease, namespace, name)) => update(store, asked, namespace, name, body),
         (&Method::DELETE, Route::Object(Kind::Lease, namespace, name)) => remove(store, namespace, name, body),
+        (&Method::DELETE, Route::Object(Kind::Pod, namespace, name)) => remove_pod(store, namespace, name, body),
         _ => Err(Refusal::Unexpected),
     }
 }
@@ -329,6 +330,19 @@ fn update(store: &Store, asked: &Asked, namespace: &str, name: &str, body: &[u8]
         settle(Kind::Lease, name, &before, &mut lease)?;
         let body = if asked.dry_run() { lease } else { Value::clone(&state.replace(Kind::Lease, lease)) };
         Ok(Answer::Json { code: 200, body, warnings })
+    })
+}
+
+/// Answers with the pod as it is after it (159), or as it was when it is gone at once (164).
+fn remove_pod(store: &Store, namespace: &str, name: &str, body: &[u8]) -> Result<Answer, Refusal> {
+    let options = if body.is_empty() { Value::Null } else { json_body(body)? };
+    let options = DeleteOptions::parse(&options);
+    store.with(|state| {
+        let pod = state.get(Kind::Pod, namespace, name).cloned();
+        let pod = pod.ok_or_else(|| Failure::not_found(Kind::Pod, name))?;
+        options.check(Kind::Pod, &pod)?;
+        let body = if options.dry_run { Value::clone(&pod) } else { delete(state, &pod, &options, None) };
+        Ok(Answer::json(200, body))
     })
 }
 
