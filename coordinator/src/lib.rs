@@ -29,6 +29,7 @@ pub mod inventory;
 pub mod kube;
 pub mod order;
 pub mod plan;
+pub mod proofs;
 pub mod registry;
 pub mod report;
 pub mod rollout;

@@ -17,7 +17,7 @@ const WORKER: [&str; 2] = ["-n", "worker-1"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p02_the_help_of_each_command_is_stable() {
-    for command in ["", "plan", "run", "verify", "fences", "doctor"] {
+    for command in ["", "plan", "run", "verify", "proofs", "fences", "doctor"] {
         let mut help = bare();
         help.args((!command.is_empty()).then_some(command)).arg("--help").env("COLUMNS", "100");
         let shown = finish(help).await.expect(0);
@@ -50,7 +50,7 @@ fn assert_plain(what: &str, ended: &Ended) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p04_piped_output_has_no_colour_and_progress_is_on_stderr_only() {
     let bed = two_workers().await;
-    for command in ["plan", "verify", "fences", "doctor"] {
+    for command in ["plan", "verify", "proofs", "fences", "doctor"] {
         for format in ["table", "wide", "json", "yaml"] {
             let mut shown = bed.command(command, &["-o", format]);
             shown.env("TERM", "xterm-256color").env("COLORTERM", "truecolor");

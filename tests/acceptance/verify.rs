@@ -158,3 +158,79 @@ async fn w02_a_lesser_role_is_refused_by_run_before_any_write() {
     assert_eq!((bed.writes(), bed.lab.truth().lease), (0, None));
     assert_eq!(bed.lab.counters()["registry"].reads, 0, "the credential was not shown to the registry either");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v03_junit_has_a_suite_for_each_node_and_a_case_for_each_claim() {
+    let bed = Bed::proved(|options| (options.control_planes, options.workers) = (1, 2)).await;
+    bed.apply("worker-1", &bed.config_with_new("worker-1"));
+    bed.verified(Held::New, "worker-1", "/verdict", "Stale").await;
+    bed.lab.node("worker-2").cut_off_apid(true);
+    let file = bed.lab.dir().join("verify.xml");
+    let path = file.display().to_string();
+    let shown = bed.product("verify", &["--junit", &path]).await.expect(1);
+    let xml = std::fs::read_to_string(&file).expect("it was written");
+    assert!(xml.starts_with("<?xml") && xml.contains(r#"<testsuites name="talos-ghcr verify" tests="12""#), "{xml}");
+    for node in ["cp-1", "worker-1", "worker-2"] {
+        assert_eq!(xml.matches(&format!(r#"<testsuite name="{node}" tests="4""#)).count(), 1, "{xml}");
+        for claim in ["configured", "loaded", "pull", "proof"] {
+            let case = format!(r#"<testcase name="{claim}" classname="{node}""#);
+            assert_eq!(xml.matches(&case).count(), 1, "{case}: {xml}");
+        }
+    }
+    let suite =
+        |node: &str| xml.split("<testsuite ").find(|suite| suite.contains(&format!("name=\"{node}\""))).unwrap();
+    // The old credential is loaded and proved on cp-1, another one is asked for; worker-1 has it and has not loaded it.
+    assert!(suite("cp-1").contains("<failure message=\"another credential"), "{xml}");
+    assert!(suite("worker-1").contains("failures=\"2\""), "{xml}");
+    // A node that could not be asked has four errors, but what was not asked for is skipped.
+    assert!(suite("worker-2").contains("errors=\"3\"") && suite("worker-2").contains("<skipped"), "{xml}");
+    assert!(!shown.stdout.contains("<testsuite"), "the table is for people");
+    let nowhere = bed.product("verify", &["--junit", "/nowhere/verify.xml"]).await.expect(1);
+    assert!(nowhere.stderr.contains("--junit: /nowhere/verify.xml cannot be written"), "{}", nowhere.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn v04_proofs_say_what_was_proved_when_by_whom_in_which_boot_and_whether_it_holds() {
+    let bed = Bed::proved(|options| (options.control_planes, options.workers) = (1, 3)).await;
+    // A later boot of the same config holds it still; another config does not; a record that was wiped is none.
+    let before = bed.lab.node("worker-1").boots();
+    bed.lab.power_cycle("worker-1");
+    crate::harness::eventually("it is back", || {
+        let node = bed.lab.node("worker-1");
+        node.boots() > before && node.is_up() && bed.truth_of("worker-1").cri_loaded == Held::Old
+    })
+    .await;
+    let written: serde_json::Value = bed.truth_of("worker-1").record.expect("a record");
+    bed.apply("worker-2", &bed.config_with_new("worker-2"));
+    let config = bed.config("worker-3");
+    let wiped: Vec<&str> = config.lines().filter(|line| !line.contains("talos-ghcr/proof")).collect();
+    bed.apply("worker-3", &(wiped.join("\n") + "\n"));
+    // No credential is needed.
+    let proofs = |more: &'static [&'static str]| bed.product_with("proofs", &[("--credential-file", "")], more);
+    crate::harness::eventually("Talos shows it", || bed.truth_of("worker-3").record.is_none()).await;
+    let document = proofs(&["-o", "json"]).await.expect(0).json();
+    let of = |node: &str| document["nodes"].as_array().unwrap().iter().find(|row| row["node"] == node).unwrap().clone();
+    for (node, state, holds) in [("cp-1", "proved", true), ("worker-1", "proved", true), ("worker-2", "proved", false)]
+    {
+        assert_eq!((&of(node)["state"], &of(node)["holds"]), (&state.into(), &holds.into()), "{node}: {document:#}");
+    }
+    assert_eq!((&of("worker-3")["state"], &of("worker-3")["holds"]), (&"none".into(), &false.into()), "{document:#}");
+    for (field, of_record) in [("revision", "revision"), ("at", "at"), ("holder", "holder"), ("boot", "boot")] {
+        assert_eq!(of("worker-1")[field], written[of_record], "{field}");
+    }
+    assert_ne!(
+        of("worker-1")["boot"],
+        bed.lab.node("worker-1").boot_id().as_str(),
+        "the boot of the proof, not of now"
+    );
+    assert_eq!(of("worker-1")["criPid"], written["cri"]["pid"]);
+    let table = proofs(&[]).await.expect(0).stdout;
+    assert!(table.starts_with("NODE ") && table.contains("2 of 4 proofs hold."), "{table}");
+    assert!(table.contains("worker-2: "), "why it does not: {table}");
+    assert_eq!(bed.writes(), 0);
+    // A node that cannot be asked is a row, and a failure.
+    bed.lab.node("worker-1").cut_off_apid(true);
+    let failed = proofs(&["-o", "json"]).await.expect(1).json();
+    let row = failed["nodes"].as_array().unwrap().iter().find(|row| row["node"] == "worker-1").unwrap().clone();
+    assert_eq!((&row["state"], &row["holds"]), (&"unknown".into(), &serde_json::Value::Null), "{row:#}");
+}

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use agent::claims::{Claim, Claims};
 use agent::credential::RegistryHost;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
@@ -38,6 +39,9 @@ pub enum Command {
     Run(RunArgs),
     /// Check the four claims of each node: configured, loaded, pull, proof; changes nothing.
     Verify(VerifyArgs),
+    /// Show the record of each node: which credential was proved there, when, by whom, in which boot, and whether that
+    /// still holds; changes nothing, and needs no credential.
+    Proofs(ProofsArgs),
     /// Show what runs hold or have left behind: fences on nodes, Leases, who holds them, what the next `run` does with
     /// them, and the command for what only you may decide; changes nothing.
     Fences(FencesArgs),
@@ -52,6 +56,14 @@ pub struct DoctorArgs {
     #[arg(long, env = "TALOS_GHCR_REGISTRY_ONLY")]
     pub registry_only: bool,
     /// Where and with what.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// Flags of `proofs`.
+#[derive(Debug, Args)]
+pub struct ProofsArgs {
+    /// Where.
     #[command(flatten)]
     pub common: Common,
 }
@@ -101,6 +113,9 @@ pub struct VerifyArgs {
     /// The claims that must hold; one of them that was not seen is exit 2.
     #[arg(long, env = "TALOS_GHCR_CLAIMS", value_delimiter = ',', default_values_t = ClaimName::DEFAULT)]
     pub claims: Vec<ClaimName>,
+    /// Also write the result as JUnit XML to this file: a suite for each node, a case for each claim.
+    #[arg(long, env = "TALOS_GHCR_JUNIT", value_name = "FILE")]
+    pub junit: Option<PathBuf>,
     /// Where and with what.
     #[command(flatten)]
     pub common: Common,
@@ -122,6 +137,17 @@ pub enum ClaimName {
 impl ClaimName {
     /// A node without a private image to pull can be current all the same, so `pull` must be asked for.
     pub const DEFAULT: [ClaimName; 3] = [ClaimName::Configured, ClaimName::Loaded, ClaimName::Proof];
+
+    /// That claim.
+    #[must_use]
+    pub fn of(self, claims: &Claims) -> &Claim {
+        match self {
+            ClaimName::Configured => &claims.configured,
+            ClaimName::Loaded => &claims.loaded,
+            ClaimName::Pull => &claims.pull,
+            ClaimName::Proof => &claims.proof,
+        }
+    }
 }
 
 impl std::fmt::Display for ClaimName {

@@ -16,6 +16,7 @@ pub mod connect;
 mod doctor;
 mod fences;
 mod plan;
+mod proofs;
 mod run;
 mod signals;
 mod verify;
@@ -49,6 +50,7 @@ pub fn main() -> ExitCode {
             Command::Plan(args) => Box::pin(plan::plan(args)).await,
             Command::Verify(args) => verify::verify(args).await,
             Command::Doctor(args) => Box::pin(doctor::doctor(args)).await,
+            Command::Proofs(args) => proofs::proofs(args).await,
             Command::Fences(args) => fences::fences(args).await,
             Command::Run(args) => Box::pin(run::run(args)).await,
         }

@@ -1,6 +1,8 @@
 //! `talos-ghcr verify`.
 
-use agent::claims::{Answer, Claims};
+use std::path::{Path, PathBuf};
+
+use agent::claims::Answer;
 use talos_proto::clock::Clock;
 
 use super::args::{ClaimName, VerifyArgs};
@@ -9,10 +11,10 @@ use super::{fail, fail_warned};
 use crate::exit::Exit;
 use crate::inventory::Known;
 use crate::plan::{NodeRow, PlanDocument, document};
-use crate::report::{Format, machine_readable, print, table};
+use crate::report::{Format, junit, machine_readable, print, table};
 
 pub(super) async fn verify(args: VerifyArgs) -> Exit {
-    let VerifyArgs { claims, common } = args;
+    let VerifyArgs { claims, junit, common } = args;
     let format = common.output;
     let context = match connect(common, None, Need::Nothing, &Clock::system()).await {
         Ok(context) => context,
@@ -30,7 +32,11 @@ pub(super) async fn verify(args: VerifyArgs) -> Exit {
     let text =
         machine_readable(&document, format).unwrap_or_else(|| table::verification(&document, format == Format::Wide));
     print(&text);
-    judge(&document, &claims)
+    let exit = judge(&document, &claims);
+    match junit.filter(|file| !file.as_os_str().is_empty()).map(|file| write_junit(&file, &document, &claims)) {
+        Some(Err(error)) => exit.worse(fail(Exit::Failed, &error)),
+        _ => exit,
+    }
 }
 
 /// 0 when every claim that was asked for holds on every node; 1 when a node could not be asked; else 2.
@@ -40,15 +46,25 @@ fn judge(document: &PlanDocument, claims: &[ClaimName]) -> Exit {
 
 fn judge_row(row: &NodeRow, claims: &[ClaimName]) -> Exit {
     let Some(seen) = &row.claims else { return Exit::Failed };
-    let holds = claims.iter().all(|claim| answer(seen, *claim) == Answer::True);
+    let holds = claims.iter().all(|claim| claim.of(seen).answer == Answer::True);
     if holds { Exit::Done } else { Exit::Differs }
 }
 
-fn answer(claims: &Claims, name: ClaimName) -> Answer {
-    match name {
-        ClaimName::Configured => claims.configured.answer,
-        ClaimName::Loaded => claims.loaded.answer,
-        ClaimName::Pull => claims.pull.answer,
-        ClaimName::Proof => claims.proof.answer,
-    }
+/// Writes the JUnit file.
+fn write_junit(file: &Path, document: &PlanDocument, claims: &[ClaimName]) -> Result<(), JunitError> {
+    let text = junit::text(document, claims).map_err(JunitError::Make)?;
+    std::fs::write(file, text).map_err(|source| JunitError::Write { file: file.to_owned(), source })
+}
+
+/// Why there is no JUnit file.
+#[derive(Debug, thiserror::Error)]
+enum JunitError {
+    #[error("the JUnit document cannot be made")]
+    Make(#[source] quick_junit::SerializeError),
+    #[error("--junit: {} cannot be written", file.display())]
+    Write {
+        file: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
 }

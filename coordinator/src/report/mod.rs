@@ -5,7 +5,9 @@ use std::io::Write as _;
 use serde::Serialize;
 
 pub mod fences;
+pub mod junit;
 pub mod progress;
+pub mod proofs;
 pub mod table;
 
 /// How a document is written.
