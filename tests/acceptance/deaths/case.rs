@@ -247,7 +247,9 @@ async fn stopped(bed: &Bed, child: Child, point: CrashPoint) -> Outcome {
     let thawed = ended(child).await;
     assert_documented(&thawed, &[0, 1, 3, 4, 5]);
     if had_the_lease {
-        let after = bed.effects_of(FIRST).split_off(before.len());
+        let mut after = bed.effects_of(FIRST).split_off(before.len());
+        // Where all was done the next one wanted no lease, and the thawed one gives back what is still its own.
+        after.retain(|effect| !bed.effects_of(NEXT).is_empty() || !effect.starts_with("PATCH leases"));
         assert!(after.is_empty(), "the thawed run changed {after:#?}\n{}", thawed.stderr);
     }
     if outcome == Outcome::NextRun {
