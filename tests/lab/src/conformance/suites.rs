@@ -70,14 +70,16 @@ const ACCEPTANCE: &[&str] = &["-p", "coordinator", "--test", "acceptance"];
 const CONFORMANCE: &[&str] = &["-p", "coordinator", "--test", "conformance"];
 const LAB: &[&str] = &["-p", "lab", "--lib"];
 /// A test is called after what it proves: `l04_…`, or `o01_l14_…`.
-const LEASES_AND_FENCES: &[&str] =
-    &["::l0", "::l1", "::l2", "::l3", "_l0", "_l1", "_l2", "_l3", "::f0", "::f1", "::f2", "_f0", "_f1", "_f2", "::o01"];
+const LEASES_AND_FENCES: &[&str] = &[
+    "::l0", "::l1", "::l2", "::l3", "_l0", "_l1", "_l2", "_l3", "::f0", "::f1", "::f2", "_f0", "_f1", "_f2", "::o01",
+    "drain::d",
+];
 
 /// All of them.
 pub(super) const SUITES: &[Suite] = &[
     Suite {
         name: "behaviours",
-        of: "leases, fences and the endpoint node last (L, F, O01)",
+        of: "leases, fences, drains and the endpoint node last (L, F, D, O01)",
         on: &[
             (Backend::Simulated, tests(ACCEPTANCE, LEASES_AND_FENCES, Needs::Nothing)),
             (Backend::Real, tests(ACCEPTANCE, LEASES_AND_FENCES, Needs::Kubernetes(&[]))),
