@@ -84,6 +84,12 @@ impl Node {
         Self { direct: self.talos.routing() != Routing::Proxy, ..self.clone() }
     }
 
+    /// The same node by the way that the routing says: the other way round.
+    #[must_use]
+    pub fn through_endpoints(&self) -> Node {
+        self.talos.node(self.address)
+    }
+
     /// Its address.
     #[must_use]
     pub fn address(&self) -> IpAddr {
@@ -144,7 +150,7 @@ impl Node {
         };
         let _slot = self.talos.in_flight().acquire().await;
         let mut last = None;
-        let mut unreachable = 0;
+        let (mut unreachable, mut tried_itself) = (0, false);
         let begun = self.talos.clock().now();
         let mut routes = VecDeque::from(routes);
         while let Some(route) = routes.pop_front() {
@@ -161,7 +167,7 @@ impl Node {
             };
             // Both "endpoint cannot reach the node" and "the connection broke" are worth one other endpoint when the
             // call only reads; then the node counts as down.
-            let retry = if why.is_endpoint() {
+            let mut retry = if why.is_endpoint() {
                 self.talos.bench(&route.endpoint);
                 true
             } else if !kind.write && worth_another(&why, kind.timeout) {
@@ -171,7 +177,15 @@ impl Node {
                 false
             };
             let broke = matches!(why, Why::Broken { .. });
-            last = Some(error(&route.endpoint, why));
+            let hidden = matches!(why, Why::TargetUnreachable { .. }) && !kind.write;
+            if hidden && (!retry || routes.is_empty()) && !std::mem::replace(&mut tried_itself, true) {
+                routes = self.itself(routes).into_iter().collect();
+                retry = !routes.is_empty();
+            }
+            // What the proxies said of the node tells more than that it cannot be dialled either.
+            if last.is_none() || !(tried_itself && why.is_endpoint()) {
+                last = Some(error(&route.endpoint, why));
+            }
             // Another call's end may have closed the connection under this one: the only way is worth a new one.
             if broke && retry && routes.is_empty() {
                 routes.push_back(route);
@@ -181,6 +195,16 @@ impl Node {
             }
         }
         Err(last.unwrap_or_else(|| error(&"no endpoint", Why::Reply { problem: "there is no endpoint".into() })))
+    }
+
+    /// The way to the node that no other apid stands in: one that saw it down refuses to look for it again for up to 15 s,
+    /// although it is back (talos-captures, point 11). Its own address where that may be dialled, else its own endpoint
+    /// among those that are left.
+    fn itself(&self, left: VecDeque<Route>) -> Option<Route> {
+        if self.talos.routing() == Routing::Auto {
+            return self.talos.direct(self.address).ok();
+        }
+        left.into_iter().find(|route| crate::identity::address_of(&route.endpoint.host) == Some(self.address))
     }
 
     async fn send<T, F>(&self, route: &Route, kind: Kind<'_>, send: impl Fn(Service, Duration) -> F) -> Result<T, Why>
