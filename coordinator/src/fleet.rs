@@ -149,10 +149,10 @@ impl FleetNode {
         if self.is_ignored() {
             return Step::Nothing;
         }
-        let fence = match &self.fencing {
-            Fencing::Ours { fence, in_turn, .. } => self.fence_seen(fence, *in_turn),
-            Fencing::Residue { fence, .. } => self.fence_seen(fence, false),
-            _ => FenceSeen::None,
+        let (fence, boot) = match &self.fencing {
+            Fencing::Ours { fence, in_turn, .. } => (self.fence_seen(fence, *in_turn), self.boot_beside(fence)),
+            Fencing::Residue { fence, .. } => (self.fence_seen(fence, false), self.boot_beside(fence)),
+            _ => (FenceSeen::None, self.boot()),
         };
         let verdict = self.verdict();
         let Some(judgement) = &self.judgement else {
@@ -168,7 +168,22 @@ impl FleetNode {
             };
         };
         let judgement = Judgement { verdict, ..judgement.clone() };
-        next_step(&judgement, self.boot(), &fence, &self.memory, policy)
+        next_step(&judgement, boot, &fence, &self.memory, policy)
+    }
+
+    /// The node's boot, to be compared with the one that a fence names. With less than os:admin the boot id may not be
+    /// read; then Kubernetes tells of another boot, though never of the same one, for a kubelet lags, and the node's own
+    /// marker tells whether the boot is younger than the fence.
+    fn boot_beside<'a>(&'a self, fence: &'a fence::Fence) -> Option<&'a str> {
+        let facts = self.facts()?;
+        if facts.kernel_boot().is_some() {
+            return facts.kernel_boot();
+        }
+        let reported = self.kube.boot_id.as_str();
+        if !reported.is_empty() && reported != fence.boot {
+            return Some(reported);
+        }
+        if facts.booted_at()? > fence.step_since { self.boot() } else { Some(&fence.boot) }
     }
 
     fn fence_seen(&self, fence: &fence::Fence, in_turn: bool) -> FenceSeen {
