@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use agent::claims::{Blocked, Judgement, Verdict};
+use agent::claims::{Adoption, Blocked, Judgement, Verdict};
 use agent::facts::{Facts, Look};
 use agent::step::{FenceSeen, Memory, Step, StepPolicy, is_adopting, next_step};
+use talos_proto::node::RebootMode;
 
 use crate::kube::fence;
 use crate::kube::nodes::NodeView;
@@ -77,6 +78,8 @@ pub struct FleetNode {
     pub left_out: bool,
     /// Named by `--reboot-again`.
     pub reboot_again: bool,
+    /// How it is rebooted.
+    pub reboot_mode: RebootMode,
     /// The machine says what contradicts Kubernetes, or not yet the same.
     pub mismatch: Option<Verdict>,
 }
@@ -121,11 +124,23 @@ impl FleetNode {
                     fence.holder, fence.lease
                 ))),
                 Fencing::Unreadable(why) => Verdict::Blocked(Blocked::Fence(why.clone())),
+                Fencing::Free if self.reboot_is_not_possible(judgement) => Verdict::Blocked(Blocked::Step(format!(
+                    "it cannot be rebooted with the mode {}, which Talos 1.12 and newer know; give --reboot-mode {}=default or powercycle",
+                    self.reboot_mode,
+                    self.name()
+                ))),
                 _ => judgement.verdict.clone(),
             },
             (Talk::NotTalos(why), ..) => Verdict::Unknown(format!("not Talos: {why}")),
             (Talk::Facts(_), None, None) => Verdict::Unknown("not judged".into()),
         }
+    }
+
+    /// Whether it needs a reboot of a mode that its Talos would take for another.
+    fn reboot_is_not_possible(&self, judgement: &Judgement) -> bool {
+        judgement.adoption == Adoption::Reboot
+            && matches!(judgement.verdict, Verdict::Drifted | Verdict::Stale)
+            && self.facts().is_some_and(|facts| !self.reboot_mode.is_known_to(&facts.version))
     }
 
     /// Whether the node is none of our business: another system, or left out, and without a fence of ours.
@@ -261,3 +276,5 @@ impl Snapshot {
 
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

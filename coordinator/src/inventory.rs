@@ -277,6 +277,7 @@ impl Context {
             ),
             left_out: self.settings.leaves_out(&kube.name),
             reboot_again: self.settings.reboot_again.contains(&kube.name),
+            reboot_mode: self.settings.reboot_modes.of(&kube.name),
             talk,
             judgement,
             memory,
@@ -302,7 +303,11 @@ impl Context {
     fn check_names(&self, nodes: &[NodeView]) -> Result<(), InventoryError> {
         let known = || nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
         // An excluded node that is gone is what its operator wanted; a selected one that is gone is a mistake.
-        for (flag, names) in [("nodes", &self.settings.nodes), ("reboot-again", &self.settings.reboot_again)] {
+        let modes = self.settings.reboot_modes.names().cloned().collect();
+        let settings = &self.settings;
+        for (flag, names) in
+            [("nodes", &settings.nodes), ("reboot-again", &settings.reboot_again), ("reboot-mode", &modes)]
+        {
             let missing = names.iter().find(|name| !nodes.iter().any(|node| node.name == **name));
             if let Some(name) = missing {
                 return Err(InventoryError::NoSuchNode { flag, name: name.clone(), known: known() });

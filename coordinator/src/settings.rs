@@ -11,6 +11,7 @@ use crate::decide::FleetPolicy;
 use crate::hooks::Hooks;
 use crate::kube::drain::DrainOptions;
 use crate::kube::lease::{Takeover, Timing};
+use crate::reboot_mode::RebootModes;
 
 /// The name of a Lease.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,6 +83,8 @@ pub struct Settings {
     pub exclude: Vec<String>,
     /// These may be rebooted although they have been for this revision.
     pub reboot_again: Vec<String>,
+    /// How each node is rebooted.
+    pub reboot_modes: RebootModes,
     /// Our Lease.
     pub lease: LeaseName,
     /// The old script's.

@@ -296,14 +296,14 @@ impl Node {
         Ok(())
     }
 
-    /// Asks for a reboot. OK proves nothing: it is answered before anything happens, also when it is asked twice, and
+    /// Asks for a reboot of that mode. OK proves nothing: it is answered before anything happens, also when it is asked twice, and
     /// it may then not happen (talos-captures, point 12). Only another boot id does.
     ///
     /// # Errors
     /// Any [`CallError`]; after [`Why::Broken`] or [`Why::Deadline`] it may have been accepted.
-    pub async fn reboot(&self, permit: Permit, timeout: Duration) -> Result<(), CallError> {
+    pub async fn reboot(&self, permit: Permit, mode: RebootMode, timeout: Duration) -> Result<(), CallError> {
         let kind = Kind { name: "Reboot", timeout, write: true, secret: false };
-        let request = machine::RebootRequest { mode: reboot_request::Mode::Default.into() };
+        let request = machine::RebootRequest { mode: mode.wire().into() };
         let reply = self
             .change(kind, permit, |service, limit| async move { client(service).reboot(timed(request, limit)).await })
             .await?;
@@ -383,6 +383,55 @@ fn worth_another(why: &Why, timeout: Duration) -> bool {
         Why::TargetUnreachable { .. } | Why::Broken { .. } => true,
         Why::Deadline { .. } => timeout == READ_TIMEOUT,
         _ => false,
+    }
+}
+
+/// How a node is rebooted (talos.md 1.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RebootMode {
+    /// An orderly stop, then kexec where that is possible.
+    #[default]
+    Default,
+    /// An orderly stop, then a reboot of the firmware: for machines that do not survive kexec.
+    Powercycle,
+    /// No stop at all. Talos older than 1.12 takes it for the default.
+    Force,
+}
+
+impl RebootMode {
+    fn wire(self) -> reboot_request::Mode {
+        match self {
+            RebootMode::Default => reboot_request::Mode::Default,
+            RebootMode::Powercycle => reboot_request::Mode::Powercycle,
+            RebootMode::Force => reboot_request::Mode::Force,
+        }
+    }
+
+    /// Whether a node of that version knows it.
+    #[must_use]
+    pub fn is_known_to(self, version: &TalosVersion) -> bool {
+        self != RebootMode::Force || version.at_least(1, 12)
+    }
+}
+
+impl std::fmt::Display for RebootMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            RebootMode::Default => "default",
+            RebootMode::Powercycle => "powercycle",
+            RebootMode::Force => "force",
+        })
+    }
+}
+
+impl std::str::FromStr for RebootMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [RebootMode::Default, RebootMode::Powercycle, RebootMode::Force]
+            .into_iter()
+            .find(|mode| mode.to_string() == text)
+            .ok_or_else(|| format!("{text:?} is no reboot mode; there are default, powercycle and force"))
     }
 }
 

@@ -1,6 +1,7 @@
 //! From the call of a reboot until its node is back: R05, R07, R11, R13, R14, R17, R18.
 
 mod clusters;
+mod modes;
 mod roles;
 
 use std::time::Duration;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use agent::claims::Blocked;
-use agent::facts::{Look, read_boot_id, read_machine};
+use agent::facts::{Look, read_boot_id, read_configs, read_machine};
 use agent::record::CriProcess;
 use jiff::Timestamp;
 use talos_proto::chain;
 use talos_proto::clock::Moment;
-use talos_proto::node::Node;
+use talos_proto::node::{Node, RebootMode};
 use talos_proto::permit::{NoPermit, Permits};
 use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage;
 
@@ -16,7 +16,7 @@ use talos_proto::Code;
 
 use super::disrupt::{Gates, pass_gates, still_ours};
 use super::env::Env;
-use super::outcome::{End, Failure, Learned};
+use super::outcome::{End, Failure, Learned, of_call};
 use crate::fleet::{Fencing, FleetNode};
 use crate::gates;
 use crate::kube::fence::{self, Fence, Step as FenceStep};
@@ -44,6 +44,11 @@ pub async fn reboot(env: &Env, node: &FleetNode) -> Result<End, End> {
     let (Some(talos), Some(boot)) = (env.node(node), node.boot()) else {
         return Ok(End::Again("its boot id is not known".into()));
     };
+    if node.reboot_mode == RebootMode::Force
+        && let Some(end) = until_saved(env, node, &talos).await?
+    {
+        return Ok(end);
+    }
     let now = match pass_gates(env, node).await? {
         // What was decided minutes ago is decided again: the node may hold the credential by now.
         Gates::Open { waited: true, .. } => return Ok(End::Done),
@@ -74,18 +79,40 @@ pub async fn reboot(env: &Env, node: &FleetNode) -> Result<End, End> {
             return Err(no.into());
         }
     };
-    match talos.reboot(permit, limit).await {
-        Ok(()) => env.say(node, "reboot asked for"),
+    match talos.reboot(permit, node.reboot_mode, limit).await {
+        Ok(()) if node.reboot_mode == RebootMode::Default => env.say(node, "reboot asked for"),
+        Ok(()) => env.say(node, &format!("reboot asked for, mode {}", node.reboot_mode)),
         // Nothing was sent, or it was refused: the intent is taken back.
         Err(error) if came_to_nothing(&error) => {
             env.use_again(node);
             take_back(env, &marked, &value, claimed).await?;
-            return Ok(super::outcome::of_call(error));
+            return Ok(of_call(error));
         }
         // The reply is lost. It is never sent again: the boot id will tell.
         Err(error) => env.say(node, &format!("reboot asked for, its reply is lost ({})", chain(&error))),
     }
     Ok(End::Done)
+}
+
+/// Waits until Talos has saved the machine config for certain; `None` when nothing had to be waited for, else how the step
+/// ends: what was decided before the wait is decided again.
+async fn until_saved(env: &Env, node: &FleetNode, talos: &Node) -> Result<Option<End>, End> {
+    let configs = match read_configs(talos).await {
+        Ok(Some(configs)) => configs,
+        Ok(None) => return Ok(Some(End::Again("it has no machine config".into()))),
+        Err(error) => return Ok(Some(of_call(error))),
+    };
+    let stands = env.saved.stands_for(node, &configs, env.clock().now());
+    let left = env.context.settings.timing.saved.saturating_sub(stands);
+    if left.is_zero() {
+        return Ok(None);
+    }
+    env.say(node, &format!("waiting {} until Talos has saved its config: the mode force does not", short(left)));
+    let _waiting = env.progress.waiting(node.name(), "its config is being saved", Some(env.clock().now() + left));
+    tokio::select! {
+        () = env.clock().sleep(left) => Ok(Some(End::Done)),
+        () = env.stop.cancelled() => Err(End::NoPermit(NoPermit::Stopping)),
+    }
 }
 
 /// Whether a reboot call that failed was certainly not carried out, so that its intent is taken back. A lost reply is no

@@ -47,7 +47,7 @@ impl Node {
             if graceful {
                 node.shut_down().await;
             } else {
-                node.fleet.kubernetes.power_lost(&node.name);
+                node.fleet.kubernetes.rebooted_by_force(&node.name);
             }
             node.go_dark();
             node.sleep(node.share(50)).await;
