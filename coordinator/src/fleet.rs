@@ -8,6 +8,7 @@ use agent::facts::{Facts, Look};
 use agent::step::{FenceSeen, Memory, Step, StepPolicy, is_adopting, next_step};
 use talos_proto::node::RebootMode;
 
+use crate::gates::Closed;
 use crate::kube::fence;
 use crate::kube::nodes::NodeView;
 
@@ -80,6 +81,8 @@ pub struct FleetNode {
     pub reboot_again: bool,
     /// How it is rebooted.
     pub reboot_mode: RebootMode,
+    /// A control plane of that many, with which its reboot takes the API or the quorum away, and nobody has allowed that.
+    pub outage: Option<usize>,
     /// The machine says what contradicts Kubernetes, or not yet the same.
     pub mismatch: Option<Verdict>,
 }
@@ -129,6 +132,9 @@ impl FleetNode {
                     self.reboot_mode,
                     self.name()
                 ))),
+                Fencing::Free if needs_change(judgement) && self.outage.is_some() => {
+                    Verdict::Blocked(Blocked::Step(Closed::Outage(self.outage.unwrap_or_default()).to_string()))
+                }
                 _ => judgement.verdict.clone(),
             },
             (Talk::NotTalos(why), ..) => Verdict::Unknown(format!("not Talos: {why}")),
@@ -139,7 +145,7 @@ impl FleetNode {
     /// Whether it needs a reboot of a mode that its Talos would take for another.
     fn reboot_is_not_possible(&self, judgement: &Judgement) -> bool {
         judgement.adoption == Adoption::Reboot
-            && matches!(judgement.verdict, Verdict::Drifted | Verdict::Stale)
+            && needs_change(judgement)
             && self.facts().is_some_and(|facts| !self.reboot_mode.is_known_to(&facts.version))
     }
 
@@ -223,6 +229,11 @@ impl FleetNode {
         let restarting = self.judgement.as_ref().is_some_and(|judgement| is_adopting(judgement, &self.memory));
         !self.kube.ready || matches!(self.talk, Talk::Unreachable(_)) || cri_down || fenced || disrupting || restarting
     }
+}
+
+/// Whether the node does not hold the credential.
+fn needs_change(judgement: &Judgement) -> bool {
+    matches!(judgement.verdict, Verdict::Drifted | Verdict::Stale)
 }
 
 /// How the endpoint node was found.

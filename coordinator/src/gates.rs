@@ -15,6 +15,9 @@ use crate::kube::api_servers::{ApiServers, ReadError};
 use crate::kube::fence;
 use crate::kube::nodes::{self, NodeView};
 
+/// With fewer control planes than that the API or etcd's quorum is away while one reboots.
+pub const PLANES_FOR_QUORUM: usize = 3;
+
 /// How far a voter may lag behind the leader's applied index and still count as caught up.
 const LAG: u64 = 1_000;
 
@@ -120,7 +123,7 @@ pub fn budget<'a>(all: &'a [NodeView], node: &NodeView, rules: &GateRules) -> Re
         return Err(Closed::Replaced);
     };
     let class: Vec<_> = all.iter().filter(|other| other.control_plane == node.control_plane && other.talos).collect();
-    if node.control_plane && class.len() < 3 && !rules.allow_outage {
+    if node.control_plane && class.len() < PLANES_FOR_QUORUM && !rules.allow_outage {
         return Err(Closed::Outage(class.len()));
     }
     let allowed = if node.control_plane { 1 } else { rules.max_unavailable.of(class.len()) };

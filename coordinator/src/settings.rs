@@ -97,6 +97,8 @@ pub struct Settings {
     pub takeover: Takeover,
     /// About order and budget.
     pub fleet: FleetPolicy,
+    /// The command rolls, or shows how a roll would go.
+    pub rolls: bool,
     /// One or two control planes: their reboot takes the API or the quorum away.
     pub allow_control_plane_outage: bool,
     /// How people reach the cluster, for the commands that are printed.

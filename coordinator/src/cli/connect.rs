@@ -149,6 +149,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
     let (endpoints, nodes, exclude, image) = (given(endpoints), given(nodes), given(exclude), given(image));
     let (talosconfig, kubeconfig, credential_file) = (file(talosconfig), file(kubeconfig), file(credential_file));
     let (context, kube_context) = (context.filter(|it| !it.is_empty()), kube_context.filter(|it| !it.is_empty()));
+    let rolls = roll.is_some();
     let roll = roll.unwrap_or_else(defaults);
     if roll.lease_duration.0 < SHORTEST_LEASE {
         let problem = format!("{:?} is too short; at least {SHORTEST_LEASE:?}", roll.lease_duration.0);
@@ -198,6 +199,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
                 reboot_again: false,
             },
         },
+        rolls,
         allow_control_plane_outage: roll.allow_control_plane_outage,
         kubectl,
         drain: DrainOptions {

@@ -65,6 +65,7 @@ pub(crate) fn node(name: &str, verdict: Verdict) -> FleetNode {
         left_out: false,
         reboot_again: false,
         reboot_mode: RebootMode::default(),
+        outage: None,
         mismatch: None,
     }
 }

@@ -233,6 +233,7 @@ impl Rollout {
         match fresh {
             Ok(Some(mut node)) => {
                 node.memory = self.known.memory.get(&node.kube.uid).cloned().unwrap_or_default();
+                node.outage = before.outage;
                 let loaded = node.judgement.as_ref().is_some_and(|judgement| judgement.claims.loaded.holds());
                 if loaded && node.memory.ready {
                     self.env.restarts(&node, false);

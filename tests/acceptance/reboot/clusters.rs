@@ -3,8 +3,8 @@
 use futures::FutureExt as _;
 use lab::Held;
 
-use crate::harness::Bed;
-use crate::scene::{Story, lease_is_held, requests, side_by_side};
+use crate::harness::{Bed, row};
+use crate::scene::{Story, requests, side_by_side};
 
 async fn control_planes(count: usize) -> Bed {
     Bed::new(|options| (options.control_planes, options.workers) = (count, 0)).await
@@ -14,17 +14,19 @@ async fn control_planes(count: usize) -> Bed {
 async fn small(count: usize) {
     let bed = control_planes(count).await;
     let story = Story::begin(&bed);
-    let refused = bed.run(&[]).await.expect(4);
+    let plan = bed.product("plan", &["-o", "json"]).await.expect(0).json();
+    assert_eq!(row(&plan, "cp-1")["verdict"], "Blocked", "{plan:#}");
+    let refused = bed.run(&[]).await.expect(1);
     let words = format!("the cluster has {count} control plane(s)");
     for words in [words.as_str(), "--allow-control-plane-outage"] {
         assert!(refused.stderr.contains(words), "{words}: {}", refused.stderr);
     }
     for node in bed.lab.truth().nodes {
         let name = node.name;
-        assert_eq!((node.boots, node.cri_loaded), (0, Held::Old), "{name}");
+        assert_eq!((node.boots, node.configured, node.cri_loaded), (0, Held::Old, Held::Old), "{name}");
         assert!(story.fenced(&name).is_empty() && requests(&bed, "Reboot", &name).is_empty(), "{name}");
     }
-    assert!(!lease_is_held(&bed));
+    assert_eq!(bed.writes(), 0, "nothing is touched");
     roll(&bed, &["--allow-control-plane-outage"]).await;
 }
 

@@ -42,30 +42,29 @@ pub(crate) struct Fleet {
 
 /// The apids' connections to other nodes that failed: each is tried anew only after a while.
 #[derive(Default)]
-pub(crate) struct BackOff(Mutex<(Duration, HashMap<(Ipv4Addr, Ipv4Addr), Moment>)>);
+pub(crate) struct BackOff {
+    length: Mutex<Duration>,
+    /// Until when, by the addresses of the apid and of the node behind it.
+    until: Mutex<HashMap<(Ipv4Addr, Ipv4Addr), Moment>>,
+}
 
 impl BackOff {
-    fn lock(&self) -> MutexGuard<'_, (Duration, HashMap<(Ipv4Addr, Ipv4Addr), Moment>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub fn set(&self, length: Duration) {
-        self.lock().0 = length;
+        *self.length.lock().unwrap_or_else(PoisonError::into_inner) = length;
     }
 
     /// The apid at `from` could not reach the node at `to`.
     pub fn failed(&self, from: Ipv4Addr, to: Ipv4Addr, now: Moment) {
-        let mut state = self.lock();
-        let until = now + state.0;
+        let until = now + *self.length.lock().unwrap_or_else(PoisonError::into_inner);
         // What arrives during a back-off does not lengthen it.
-        state.1.entry((from, to)).or_insert(until);
+        self.until.lock().unwrap_or_else(PoisonError::into_inner).entry((from, to)).or_insert(until);
     }
 
     /// Whether `from` does not even try to reach `to` now.
     pub fn lasts(&self, from: Ipv4Addr, to: Ipv4Addr, now: Moment) -> bool {
-        let mut state = self.lock();
-        state.1.retain(|_, until| *until > now);
-        state.1.contains_key(&(from, to))
+        let mut all = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, until| *until > now);
+        all.contains_key(&(from, to))
     }
 }
 
