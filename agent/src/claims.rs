@@ -374,14 +374,14 @@ fn loaded(facts: &Facts, record: Option<&Record>, now: Timestamp) -> (Claim, boo
     // would be decided by a clock that cannot be trusted.
     let rebooted_since = record.is_some_and(|record| {
         record.state == RecordState::Staged
-            && matches!((&record.boot, facts.boot.seen()), (Some(staged), Some(now)) if staged != now)
+            && matches!((&record.boot, facts.kernel_boot()), (Some(staged), Some(now)) if staged != now)
     });
     (Claim::new(Answer::False, times), rebooted_since)
 }
 
 /// Whether the record speaks of the CRI process that runs now.
 fn names_process(record: &Record, facts: &Facts, process: &CriProcess) -> bool {
-    let same_boot = match (&record.boot, facts.boot.seen()) {
+    let same_boot = match (&record.boot, facts.kernel_boot()) {
         (Some(recorded), Some(now)) => recorded == now,
         // Without the boot id the start time in nanoseconds names the process well enough.
         _ => true,

@@ -1,6 +1,7 @@
 //! What one node says about itself, as it was read, before anything is concluded from it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 
 use jiff::Timestamp;
@@ -10,6 +11,7 @@ use talos_proto::proto::machine::{ServiceEvent, ServiceInfo};
 use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage;
 use talos_proto::proto::talos::resource::definitions::files::EtcFileStatusSpec;
 use talos_proto::proto::talos::resource::definitions::network::NodeAddressSpec;
+use talos_proto::proto::talos::resource::definitions::runtime::MachineStatusSpec;
 use talos_proto::registries::RawRegistries;
 use talos_proto::resources::{
     ACTIVE, BootIds, CRI_TOML, EtcFileStatuses, MachineConfigs, MachineStatuses, NodeAddresses, NodeStatuses,
@@ -109,6 +111,26 @@ impl MachineState {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.stage == RuntimeMachineStage::MachineStageRunning && self.ready
+    }
+}
+
+impl fmt::Display for MachineState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage = self.stage.as_str_name().trim_start_matches("MACHINE_STAGE_");
+        match (self.ready, self.unmet.as_slice()) {
+            (true, _) => write!(f, "{stage}, ready"),
+            (false, []) => write!(f, "{stage}, not ready"),
+            (false, unmet) => write!(f, "{stage}, not ready ({})", unmet.join(", ")),
+        }
+    }
+}
+
+impl From<Typed<MachineStatusSpec>> for MachineState {
+    fn from(status: Typed<MachineStatusSpec>) -> Self {
+        let stage = status.spec.stage();
+        let state = status.spec.status.unwrap_or_default();
+        let unmet = state.unmet_conditions.into_iter().map(|unmet| unmet.name).collect();
+        Self { stage, ready: state.ready, unmet }
     }
 }
 
@@ -266,14 +288,7 @@ impl Facts {
         let seen_addresses = addresses.map(self::addresses);
         Ok(Self {
             boot,
-            machine: Look::from(machine).map(|machine| {
-                let status = machine.spec.status.clone().unwrap_or_default();
-                MachineState {
-                    stage: machine.spec.stage(),
-                    ready: status.ready,
-                    unmet: status.unmet_conditions.into_iter().map(|unmet| unmet.name).collect(),
-                }
-            }),
+            machine: Look::from(machine).map(MachineState::from),
             cri,
             cri_started_before,
             cri_config_changed: Look::from(changed).map(|file| file.updated),
@@ -298,6 +313,12 @@ impl Facts {
     #[must_use]
     pub fn kernel_boot(&self) -> Option<&str> {
         self.boot.seen().map(String::as_str).filter(|boot| !boot.starts_with(CREATED))
+    }
+
+    /// When this boot began, where that stands for the boot id.
+    #[must_use]
+    pub fn booted_at(&self) -> Option<Timestamp> {
+        self.boot.seen()?.strip_prefix(CREATED)?.parse().ok()
     }
 
     /// The record as it stands: in the machine config when that may be read, else as the Node's annotation shows it.
@@ -341,6 +362,11 @@ async fn reader_boot(
 /// The boot id, by the kernel's file; needs os:admin.
 pub async fn read_boot_id(node: &Node) -> Look<String> {
     Look::from(node.read_file(BOOT_ID).await.map(Some)).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+/// How the machine is.
+pub async fn read_machine(node: &Node) -> Look<MachineState> {
+    Look::from(node.get::<MachineStatuses>("machine").await).map(MachineState::from)
 }
 
 /// The addresses of `NodeAddresses current`.

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use agent::claims::{Blocked, Judgement, Verdict};
+use agent::claims::{Adoption, Blocked, Judgement, Verdict};
 use agent::facts::{Facts, Look};
 use agent::step::{FenceSeen, Memory, Step, StepPolicy, is_adopting, next_step};
+use talos_proto::node::RebootMode;
 
+use crate::gates::Closed;
 use crate::kube::fence;
 use crate::kube::nodes::NodeView;
 
@@ -77,6 +79,10 @@ pub struct FleetNode {
     pub left_out: bool,
     /// Named by `--reboot-again`.
     pub reboot_again: bool,
+    /// How it is rebooted.
+    pub reboot_mode: RebootMode,
+    /// A control plane of that many, with which its reboot takes the API or the quorum away, and nobody has allowed that.
+    pub outage: Option<usize>,
     /// The machine says what contradicts Kubernetes, or not yet the same.
     pub mismatch: Option<Verdict>,
 }
@@ -121,11 +127,26 @@ impl FleetNode {
                     fence.holder, fence.lease
                 ))),
                 Fencing::Unreadable(why) => Verdict::Blocked(Blocked::Fence(why.clone())),
+                Fencing::Free if self.reboot_is_not_possible(judgement) => Verdict::Blocked(Blocked::Step(format!(
+                    "it cannot be rebooted with the mode {}, which Talos 1.12 and newer know; give --reboot-mode {}=default or powercycle",
+                    self.reboot_mode,
+                    self.name()
+                ))),
+                Fencing::Free if needs_change(judgement) && self.outage.is_some() => {
+                    Verdict::Blocked(Blocked::Step(Closed::Outage(self.outage.unwrap_or_default()).to_string()))
+                }
                 _ => judgement.verdict.clone(),
             },
             (Talk::NotTalos(why), ..) => Verdict::Unknown(format!("not Talos: {why}")),
             (Talk::Facts(_), None, None) => Verdict::Unknown("not judged".into()),
         }
+    }
+
+    /// Whether it needs a reboot of a mode that its Talos would take for another.
+    fn reboot_is_not_possible(&self, judgement: &Judgement) -> bool {
+        judgement.adoption == Adoption::Reboot
+            && needs_change(judgement)
+            && self.facts().is_some_and(|facts| !self.reboot_mode.is_known_to(&facts.version))
     }
 
     /// Whether the node is none of our business: another system, or left out, and without a fence of ours.
@@ -149,10 +170,10 @@ impl FleetNode {
         if self.is_ignored() {
             return Step::Nothing;
         }
-        let fence = match &self.fencing {
-            Fencing::Ours { fence, in_turn, .. } => self.fence_seen(fence, *in_turn),
-            Fencing::Residue { fence, .. } => self.fence_seen(fence, false),
-            _ => FenceSeen::None,
+        let (fence, boot) = match &self.fencing {
+            Fencing::Ours { fence, in_turn, .. } => (self.fence_seen(fence, *in_turn), self.boot_beside(fence)),
+            Fencing::Residue { fence, .. } => (self.fence_seen(fence, false), self.boot_beside(fence)),
+            _ => (FenceSeen::None, self.boot()),
         };
         let verdict = self.verdict();
         let Some(judgement) = &self.judgement else {
@@ -168,7 +189,22 @@ impl FleetNode {
             };
         };
         let judgement = Judgement { verdict, ..judgement.clone() };
-        next_step(&judgement, self.boot(), &fence, &self.memory, policy)
+        next_step(&judgement, boot, &fence, &self.memory, policy)
+    }
+
+    /// The node's boot, to be compared with the one that a fence names. With less than os:admin the boot id may not be
+    /// read; then Kubernetes tells of another boot, though never of the same one, for a kubelet lags, and the node's own
+    /// marker tells whether the boot is younger than the fence.
+    fn boot_beside<'a>(&'a self, fence: &'a fence::Fence) -> Option<&'a str> {
+        let facts = self.facts()?;
+        if facts.kernel_boot().is_some() {
+            return facts.kernel_boot();
+        }
+        let reported = self.kube.boot_id.as_str();
+        if !reported.is_empty() && reported != fence.boot {
+            return Some(reported);
+        }
+        if facts.booted_at()? > fence.step_since { self.boot() } else { Some(&fence.boot) }
     }
 
     fn fence_seen(&self, fence: &fence::Fence, in_turn: bool) -> FenceSeen {
@@ -193,6 +229,11 @@ impl FleetNode {
         let restarting = self.judgement.as_ref().is_some_and(|judgement| is_adopting(judgement, &self.memory));
         !self.kube.ready || matches!(self.talk, Talk::Unreachable(_)) || cri_down || fenced || disrupting || restarting
     }
+}
+
+/// Whether the node does not hold the credential.
+fn needs_change(judgement: &Judgement) -> bool {
+    matches!(judgement.verdict, Verdict::Drifted | Verdict::Stale)
 }
 
 /// How the endpoint node was found.
@@ -246,3 +287,5 @@ impl Snapshot {
 
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

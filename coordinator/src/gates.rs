@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use agent::facts::{Look, read_machine};
 use talos_proto::proto::machine::{EtcdMember, EtcdMemberStatus};
 use talos_proto::{CallError, Talos, chain};
 
@@ -13,6 +14,9 @@ use crate::decide::MaxUnavailable;
 use crate::kube::api_servers::{ApiServers, ReadError};
 use crate::kube::fence;
 use crate::kube::nodes::{self, NodeView};
+
+/// With fewer control planes than that the API or etcd's quorum is away while one reboots.
+pub const PLANES_FOR_QUORUM: usize = 3;
 
 /// How far a voter may lag behind the leader's applied index and still count as caught up.
 const LAG: u64 = 1_000;
@@ -43,6 +47,14 @@ pub enum Closed {
     /// etcd is not well enough to lose this member for a while.
     #[error("etcd: {0}")]
     Etcd(String),
+    /// Another control plane is not back, or not well.
+    #[error("the machine of {name}: {problem}")]
+    Machine {
+        /// The control plane.
+        name: String,
+        /// What it says of itself.
+        problem: String,
+    },
     /// `--gate-command` says so.
     #[error("{0}")]
     Command(String),
@@ -78,9 +90,28 @@ pub async fn look(servers: &ApiServers, talos: &Talos, node: &NodeView, rules: &
     let all = nodes::list(servers).await.map_err(|error: ReadError| Closed::Kubernetes(chain(&error)))?;
     let now = budget(&all, node, rules)?.clone();
     if node.control_plane {
-        etcd(talos, &all, node).await?;
+        let (etcd, machines) = futures::join!(etcd(talos, &all, node), machines(talos, &all, node));
+        etcd.and(machines)?;
     }
     Ok(now)
+}
+
+/// The other control planes as their machines see themselves: one that has booted is RUNNING, ready and its Node Ready
+/// some 20 s before its static pods are, and not ready once more in between (talos-captures, point 20).
+async fn machines(talos: &Talos, all: &[NodeView], node: &NodeView) -> Result<(), Closed> {
+    let others = all.iter().filter(|other| other.control_plane && other.talos && other.name != node.name);
+    let asked = others
+        .filter_map(|other| Some((other.name.as_str(), talos.node(other.internal_ip?))))
+        .map(|(name, other)| async move { (name, read_machine(&other).await) });
+    for (name, machine) in futures::future::join_all(asked).await {
+        let problem = match machine {
+            Look::Seen(machine) if machine.is_up() => continue,
+            Look::Seen(machine) => machine.to_string(),
+            other => other.reason().to_owned(),
+        };
+        return Err(Closed::Machine { name: name.to_owned(), problem });
+    }
+    Ok(())
 }
 
 /// The budget and the other control planes, from the Nodes as they are now. Pure.
@@ -92,7 +123,7 @@ pub fn budget<'a>(all: &'a [NodeView], node: &NodeView, rules: &GateRules) -> Re
         return Err(Closed::Replaced);
     };
     let class: Vec<_> = all.iter().filter(|other| other.control_plane == node.control_plane && other.talos).collect();
-    if node.control_plane && class.len() < 3 && !rules.allow_outage {
+    if node.control_plane && class.len() < PLANES_FOR_QUORUM && !rules.allow_outage {
         return Err(Closed::Outage(class.len()));
     }
     let allowed = if node.control_plane { 1 } else { rules.max_unavailable.of(class.len()) };

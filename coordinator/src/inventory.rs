@@ -174,6 +174,9 @@ impl Context {
             .collect()
             .await;
         fleet.sort_by(|a, b| a.kube.name.cmp(&b.kube.name));
+        if settings.rolls && !settings.allow_control_plane_outage {
+            forbid_outage(&mut fleet);
+        }
         self.judge_foreign_fences(&mut fleet, known.holder.is_some()).await;
         if !fleet.iter().any(|node| node.facts().is_some()) {
             let reason = |node: &FleetNode| match &node.talk {
@@ -277,6 +280,8 @@ impl Context {
             ),
             left_out: self.settings.leaves_out(&kube.name),
             reboot_again: self.settings.reboot_again.contains(&kube.name),
+            reboot_mode: self.settings.reboot_modes.of(&kube.name),
+            outage: None,
             talk,
             judgement,
             memory,
@@ -302,7 +307,11 @@ impl Context {
     fn check_names(&self, nodes: &[NodeView]) -> Result<(), InventoryError> {
         let known = || nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
         // An excluded node that is gone is what its operator wanted; a selected one that is gone is a mistake.
-        for (flag, names) in [("nodes", &self.settings.nodes), ("reboot-again", &self.settings.reboot_again)] {
+        let modes = self.settings.reboot_modes.names().cloned().collect();
+        let settings = &self.settings;
+        for (flag, names) in
+            [("nodes", &settings.nodes), ("reboot-again", &settings.reboot_again), ("reboot-mode", &modes)]
+        {
             let missing = names.iter().find(|name| !nodes.iter().any(|node| node.name == **name));
             if let Some(name) = missing {
                 return Err(InventoryError::NoSuchNode { flag, name: name.clone(), known: known() });
@@ -372,6 +381,15 @@ fn script_fencing(node: &NodeView, boot: Option<&str>, leases: LeaseNames<'_>) -
     let fence = script.as_fence(node, &leases.script.to_string(), boot.unwrap_or(&node.boot_id));
     let raw = script.owner;
     if leases.script == leases.ours { Fencing::Residue { raw, fence } } else { Fencing::Foreign { raw, fence } }
+}
+
+/// Where one or two control planes are all, none of them is changed: nobody has allowed what its reboot takes away.
+fn forbid_outage(fleet: &mut [FleetNode]) {
+    let is_plane = |node: &FleetNode| node.kube.control_plane && node.kube.talos;
+    let count = fleet.iter().filter(|node| is_plane(node)).count();
+    for plane in fleet.iter_mut().filter(|node| is_plane(node) && count < gates::PLANES_FOR_QUORUM) {
+        plane.outage = Some(count);
+    }
 }
 
 /// A context that the steps of a roll share.

@@ -9,6 +9,7 @@
 //! - [`rollout`]: the effects, one file a kind of step.
 //! - [`doctor`]: everything that a run depends on, in one list. [`fences`]: what runs hold or have left behind.
 //! - [`commands`]: what only people may decide, as commands to paste.
+//! - [`settings`], [`reboot_mode`]: what the flags decide.
 //! - [`report`], [`cli`], [`exit`]: what people see and type, and what scripts are told.
 #![warn(missing_docs)]
 
@@ -30,6 +31,7 @@ pub mod kube;
 pub mod order;
 pub mod plan;
 pub mod proofs;
+pub mod reboot_mode;
 pub mod registry;
 pub mod report;
 pub mod rollout;

@@ -6,6 +6,7 @@ use agent::record::{Entry, PullRecord, Record};
 use agent::step::{FenceSeen, Memory, Step, next_step};
 use jiff::Timestamp;
 use serde::Serialize;
+use talos_proto::node::RebootMode;
 
 use crate::decide::FleetPolicy;
 use crate::fleet::{Fencing, FleetNode, Snapshot};
@@ -137,7 +138,10 @@ pub struct NodeRow {
     pub steps: Vec<String>,
     /// The same in a word each, for the table.
     #[serde(skip)]
-    pub short_steps: Vec<&'static str>,
+    pub short_steps: Vec<String>,
+    /// How it would be rebooted; absent when it is not, or in the ordinary way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reboot_mode: Option<String>,
     /// Its place among the nodes that are disrupted, from 1; `null` for a node that is not.
     pub order: Option<usize>,
     /// Why it has that place.
@@ -208,6 +212,7 @@ fn budgets(settings: &Settings) -> BudgetRow {
 
 fn row(snapshot: &Snapshot, node: &FleetNode, steps: &[Step], order: Option<usize>) -> NodeRow {
     let verdict = node.verdict();
+    let mode = Some(node.reboot_mode).filter(|mode| *mode != RebootMode::Default && steps.contains(&Step::Reboot));
     NodeRow {
         name: node.name().to_owned(),
         role: if node.kube.control_plane { "control-plane" } else { "worker" },
@@ -218,12 +223,21 @@ fn row(snapshot: &Snapshot, node: &FleetNode, steps: &[Step], order: Option<usiz
         adoption: node.judgement.as_ref().map(|judgement| judgement.adoption.to_string()),
         claims: node.judgement.as_ref().map(|judgement| judgement.claims.clone()),
         steps: steps.iter().map(ToString::to_string).collect(),
-        short_steps: steps.iter().filter_map(Step::short).collect(),
+        short_steps: steps.iter().filter_map(|step| short(step, mode)).collect(),
+        reboot_mode: mode.map(|mode| mode.to_string()),
         order,
         order_reason: order.map(|_| rank(snapshot, node).reason()),
         drain: None,
         fence: fence_words(&node.fencing),
         cordoned: node.kube.unschedulable,
+    }
+}
+
+/// A word for the table.
+fn short(step: &Step, mode: Option<RebootMode>) -> Option<String> {
+    match (step, mode) {
+        (Step::Reboot, Some(mode)) => Some(format!("reboot ({mode})")),
+        _ => step.short().map(str::to_owned),
     }
 }
 

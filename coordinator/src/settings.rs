@@ -11,6 +11,7 @@ use crate::decide::FleetPolicy;
 use crate::hooks::Hooks;
 use crate::kube::drain::DrainOptions;
 use crate::kube::lease::{Takeover, Timing};
+use crate::reboot_mode::RebootModes;
 
 /// The name of a Lease.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,6 +83,8 @@ pub struct Settings {
     pub exclude: Vec<String>,
     /// These may be rebooted although they have been for this revision.
     pub reboot_again: Vec<String>,
+    /// How each node is rebooted.
+    pub reboot_modes: RebootModes,
     /// Our Lease.
     pub lease: LeaseName,
     /// The old script's.
@@ -94,6 +97,8 @@ pub struct Settings {
     pub takeover: Takeover,
     /// About order and budget.
     pub fleet: FleetPolicy,
+    /// The command rolls, or shows how a roll would go.
+    pub rolls: bool,
     /// One or two control planes: their reboot takes the API or the quorum away.
     pub allow_control_plane_outage: bool,
     /// How people reach the cluster, for the commands that are printed.

@@ -84,6 +84,12 @@ impl Node {
         Self { direct: self.talos.routing() != Routing::Proxy, ..self.clone() }
     }
 
+    /// The same node by the way that the routing says: the other way round.
+    #[must_use]
+    pub fn through_endpoints(&self) -> Node {
+        self.talos.node(self.address)
+    }
+
     /// Its address.
     #[must_use]
     pub fn address(&self) -> IpAddr {
@@ -144,7 +150,7 @@ impl Node {
         };
         let _slot = self.talos.in_flight().acquire().await;
         let mut last = None;
-        let mut unreachable = 0;
+        let (mut unreachable, mut tried_itself) = (0, false);
         let begun = self.talos.clock().now();
         let mut routes = VecDeque::from(routes);
         while let Some(route) = routes.pop_front() {
@@ -161,7 +167,7 @@ impl Node {
             };
             // Both "endpoint cannot reach the node" and "the connection broke" are worth one other endpoint when the
             // call only reads; then the node counts as down.
-            let retry = if why.is_endpoint() {
+            let mut retry = if why.is_endpoint() {
                 self.talos.bench(&route.endpoint);
                 true
             } else if !kind.write && worth_another(&why, kind.timeout) {
@@ -171,7 +177,15 @@ impl Node {
                 false
             };
             let broke = matches!(why, Why::Broken { .. });
-            last = Some(error(&route.endpoint, why));
+            let hidden = matches!(why, Why::TargetUnreachable { .. }) && !kind.write;
+            if hidden && (!retry || routes.is_empty()) && !std::mem::replace(&mut tried_itself, true) {
+                routes = self.itself(routes).into_iter().collect();
+                retry = !routes.is_empty();
+            }
+            // What the proxies said of the node tells more than that it cannot be dialled either.
+            if last.is_none() || !(tried_itself && why.is_endpoint()) {
+                last = Some(error(&route.endpoint, why));
+            }
             // Another call's end may have closed the connection under this one: the only way is worth a new one.
             if broke && retry && routes.is_empty() {
                 routes.push_back(route);
@@ -181,6 +195,16 @@ impl Node {
             }
         }
         Err(last.unwrap_or_else(|| error(&"no endpoint", Why::Reply { problem: "there is no endpoint".into() })))
+    }
+
+    /// The way to the node that no other apid stands in: one that saw it down refuses to look for it again for up to 15 s,
+    /// although it is back (talos-captures, point 11). Its own address where that may be dialled, else its own endpoint
+    /// among those that are left.
+    fn itself(&self, left: VecDeque<Route>) -> Option<Route> {
+        if self.talos.routing() == Routing::Auto {
+            return self.talos.direct(self.address).ok();
+        }
+        left.into_iter().find(|route| crate::identity::address_of(&route.endpoint.host) == Some(self.address))
     }
 
     async fn send<T, F>(&self, route: &Route, kind: Kind<'_>, send: impl Fn(Service, Duration) -> F) -> Result<T, Why>
@@ -272,14 +296,14 @@ impl Node {
         Ok(())
     }
 
-    /// Asks for a reboot. OK proves nothing: it is answered before anything happens, also when it is asked twice, and
+    /// Asks for a reboot of that mode. OK proves nothing: it is answered before anything happens, also when it is asked twice, and
     /// it may then not happen (talos-captures, point 12). Only another boot id does.
     ///
     /// # Errors
     /// Any [`CallError`]; after [`Why::Broken`] or [`Why::Deadline`] it may have been accepted.
-    pub async fn reboot(&self, permit: Permit, timeout: Duration) -> Result<(), CallError> {
+    pub async fn reboot(&self, permit: Permit, mode: RebootMode, timeout: Duration) -> Result<(), CallError> {
         let kind = Kind { name: "Reboot", timeout, write: true, secret: false };
-        let request = machine::RebootRequest { mode: reboot_request::Mode::Default.into() };
+        let request = machine::RebootRequest { mode: mode.wire().into() };
         let reply = self
             .change(kind, permit, |service, limit| async move { client(service).reboot(timed(request, limit)).await })
             .await?;
@@ -359,6 +383,55 @@ fn worth_another(why: &Why, timeout: Duration) -> bool {
         Why::TargetUnreachable { .. } | Why::Broken { .. } => true,
         Why::Deadline { .. } => timeout == READ_TIMEOUT,
         _ => false,
+    }
+}
+
+/// How a node is rebooted (talos.md 1.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RebootMode {
+    /// An orderly stop, then kexec where that is possible.
+    #[default]
+    Default,
+    /// An orderly stop, then a reboot of the firmware: for machines that do not survive kexec.
+    Powercycle,
+    /// No stop at all. Talos older than 1.12 takes it for the default.
+    Force,
+}
+
+impl RebootMode {
+    fn wire(self) -> reboot_request::Mode {
+        match self {
+            RebootMode::Default => reboot_request::Mode::Default,
+            RebootMode::Powercycle => reboot_request::Mode::Powercycle,
+            RebootMode::Force => reboot_request::Mode::Force,
+        }
+    }
+
+    /// Whether a node of that version knows it.
+    #[must_use]
+    pub fn is_known_to(self, version: &TalosVersion) -> bool {
+        self != RebootMode::Force || version.at_least(1, 12)
+    }
+}
+
+impl std::fmt::Display for RebootMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            RebootMode::Default => "default",
+            RebootMode::Powercycle => "powercycle",
+            RebootMode::Force => "force",
+        })
+    }
+}
+
+impl std::str::FromStr for RebootMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        [RebootMode::Default, RebootMode::Powercycle, RebootMode::Force]
+            .into_iter()
+            .find(|mode| mode.to_string() == text)
+            .ok_or_else(|| format!("{text:?} is no reboot mode; there are default, powercycle and force"))
     }
 }
 

@@ -12,6 +12,7 @@ use talos_proto::channel::Routing;
 use talos_proto::clock::Clock;
 use talos_proto::config::Context;
 use talos_proto::identity::Identity;
+use talos_proto::node::RebootMode;
 use talos_proto::permit::Permit;
 
 use crate::harness::{Bed, ended, eventually};
@@ -63,7 +64,12 @@ async fn ask_for_reboot(bed: &Bed, node: &str) {
     let talos = Talos::new(&identity, &context.endpoints, Routing::default(), clock.clone()).unwrap();
     let limit = Duration::from_secs(5);
     let permit = Permit::until(clock.clone(), clock.now() + 2 * limit);
-    talos.node(IpAddr::V4(bed.lab.node(node).address())).directly().reboot(permit, limit).await.unwrap();
+    talos
+        .node(IpAddr::V4(bed.lab.node(node).address()))
+        .directly()
+        .reboot(permit, RebootMode::Default, limit)
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

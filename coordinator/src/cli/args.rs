@@ -10,6 +10,7 @@ use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::decide::MaxUnavailable;
 use crate::kube::lease::Takeover;
+use crate::reboot_mode::ModeOf;
 use crate::report::Format;
 use crate::settings::LeaseName;
 use talos_proto::channel::Routing;
@@ -277,6 +278,16 @@ pub struct Roll {
     /// Reboot this node once more although its reboot for this credential has happened.
     #[arg(long, env = "TALOS_GHCR_REBOOT_AGAIN", value_delimiter = ',', value_name = "NODE", help_heading = "Roll")]
     pub reboot_again: Vec<String>,
+    /// How nodes are rebooted: default, powercycle (through the firmware, no kexec) or force (nothing is stopped first;
+    /// Talos 1.12 or newer). A mode for all nodes, or NODE=MODE for one.
+    #[arg(
+        long,
+        env = "TALOS_GHCR_REBOOT_MODE",
+        value_delimiter = ',',
+        value_name = "[NODE=]MODE",
+        help_heading = "Roll"
+    )]
+    pub reboot_mode: Vec<ModeOf>,
     /// Leave the pods of DaemonSets where they are; false refuses a node that has some.
     #[arg(long, env = "TALOS_GHCR_IGNORE_DAEMONSETS", value_name = "BOOL", default_value_t = true, action = ArgAction::Set, help_heading = "Roll")]
     pub ignore_daemonsets: bool,

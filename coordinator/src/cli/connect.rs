@@ -24,6 +24,7 @@ use crate::inventory::Context;
 use crate::kube::api_servers::{ApiServers, KubeconfigError};
 use crate::kube::drain::DrainOptions;
 use crate::kube::lease::Timing;
+use crate::reboot_mode::RebootModes;
 use crate::settings::{Budgets, Settings};
 
 /// The environment variable that holds the docker config itself.
@@ -148,11 +149,14 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
     let (endpoints, nodes, exclude, image) = (given(endpoints), given(nodes), given(exclude), given(image));
     let (talosconfig, kubeconfig, credential_file) = (file(talosconfig), file(kubeconfig), file(credential_file));
     let (context, kube_context) = (context.filter(|it| !it.is_empty()), kube_context.filter(|it| !it.is_empty()));
+    let rolls = roll.is_some();
     let roll = roll.unwrap_or_else(defaults);
     if roll.lease_duration.0 < SHORTEST_LEASE {
         let problem = format!("{:?} is too short; at least {SHORTEST_LEASE:?}", roll.lease_duration.0);
         return Err(ConnectError::Flag { flag: "lease-duration", problem });
     }
+    let reboot_modes =
+        RebootModes::new(roll.reboot_mode).map_err(|problem| ConnectError::Flag { flag: "reboot-mode", problem })?;
     let desired = match credential(credential_file.as_deref())? {
         Some(bytes) => Desired::read(&bytes, &registry).map_err(ConnectError::Credential)?,
         None if need == Need::Credential => return Err(ConnectError::NoCredential),
@@ -180,6 +184,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
         nodes,
         exclude,
         reboot_again: roll.reboot_again,
+        reboot_modes,
         lease,
         legacy_lease: Some(legacy_lease),
         timing: Timing::scaled(roll.lease_duration.0),
@@ -194,6 +199,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
                 reboot_again: false,
             },
         },
+        rolls,
         allow_control_plane_outage: roll.allow_control_plane_outage,
         kubectl,
         drain: DrainOptions {
@@ -259,6 +265,7 @@ fn defaults() -> Roll {
         missing_proof: MissingProof::Write,
         escalate_reboot: false,
         reboot_again: Vec::new(),
+        reboot_mode: Vec::new(),
         ignore_daemonsets: true,
         delete_emptydir_data: true,
         force: false,

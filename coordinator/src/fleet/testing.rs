@@ -10,6 +10,8 @@ use agent::revision::Revision;
 use agent::step::Memory;
 use jiff::Timestamp;
 
+use talos_proto::node::RebootMode;
+
 use super::{Endpoint, Fencing, FleetNode, Snapshot, Talk};
 use crate::kube::fence::{Claimant, Fence, Step};
 use crate::kube::nodes::NodeView;
@@ -62,6 +64,8 @@ pub(crate) fn node(name: &str, verdict: Verdict) -> FleetNode {
         busy: None,
         left_out: false,
         reboot_again: false,
+        reboot_mode: RebootMode::default(),
+        outage: None,
         mismatch: None,
     }
 }

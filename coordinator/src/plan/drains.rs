@@ -28,7 +28,7 @@ pub struct DrainRow {
 
 /// Looks at the pods of every node of the document that has a drain before it.
 pub async fn look(servers: &ApiServers, options: DrainOptions, document: &mut PlanDocument) {
-    let drained = document.nodes.iter_mut().filter(|node| node.short_steps.contains(&"drain"));
+    let drained = document.nodes.iter_mut().filter(|node| node.short_steps.iter().any(|step| step == "drain"));
     let looked = stream::iter(drained).map(|node| async move {
         node.drain = Some(match drain::plan(servers, &node.name, options).await {
             Ok(plan) => DrainRow { evict: plan.evict.len(), keep: plan.keep.len(), ..DrainRow::default() },

@@ -233,6 +233,7 @@ impl Rollout {
         match fresh {
             Ok(Some(mut node)) => {
                 node.memory = self.known.memory.get(&node.kube.uid).cloned().unwrap_or_default();
+                node.outage = before.outage;
                 let loaded = node.judgement.as_ref().is_some_and(|judgement| judgement.claims.loaded.holds());
                 if loaded && node.memory.ready {
                     self.env.restarts(&node, false);
@@ -375,6 +376,7 @@ fn undo_claims(snapshot: &Snapshot, already: &[Action]) -> Vec<Action> {
 /// One step and the look after it.
 async fn perform(env: Env, known: Known, before: FleetNode, task: Task) -> Box<Performed> {
     let mut learned = Learned::default();
+    env.saved.note(&before, env.clock().now());
     let end = effect(&env, &before, &task, &mut learned).await.unwrap_or_else(|end| end);
     if matches!(end, End::Again(_) | End::NoPermit(NoPermit::Lapsed | NoPermit::TooLate { .. })) {
         env.clock().sleep(PAUSE).await;
@@ -386,6 +388,9 @@ async fn perform(env: Env, known: Known, before: FleetNode, task: Task) -> Box<P
     while fresh.as_ref().is_err_and(ReadError::may_pass) && env.can_go_on() && env.clock().now() < deadline {
         env.clock().sleep(PAUSE).await;
         fresh = look_after(&env, &before, &task, &known).await;
+    }
+    if let Ok(Some(fresh)) = &fresh {
+        env.saved.note(fresh, env.clock().now());
     }
     Box::new(Performed { before, task, learned, end, fresh })
 }

@@ -14,6 +14,7 @@ use talos_proto::node::Node;
 use talos_proto::permit::NoPermit;
 use tokio_util::sync::CancellationToken;
 
+use super::saved::Saved;
 use crate::fleet::FleetNode;
 use crate::gates::GateRules;
 use crate::inventory::Context;
@@ -38,6 +39,8 @@ pub struct Env {
     pub restarting: Arc<Mutex<BTreeSet<String>>>,
     /// What was said once.
     pub said: Arc<Mutex<BTreeSet<String>>>,
+    /// Since when machine configs are the same.
+    pub saved: Saved,
     /// Nodes that nothing is proxied through while they are away.
     pub avoided: Arc<Mutex<HashMap<String, Avoided>>>,
 }

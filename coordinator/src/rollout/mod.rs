@@ -11,6 +11,7 @@ mod lease_words;
 mod others;
 mod outcome;
 mod reboot;
+mod saved;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,6 +35,7 @@ use crate::registry::{explain, preflight};
 use crate::report::progress::{Progress, short};
 use env::Env;
 use lease_words::LeaseWords;
+use saved::Saved;
 
 pub use credential::is_another;
 pub use disrupt::still_ours;
@@ -133,6 +135,7 @@ impl Rollout {
             gate: Arc::default(),
             restarting: Arc::default(),
             said: Arc::default(),
+            saved: Saved::default(),
             avoided: Arc::default(),
         };
         Self {

@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 use agent::claims::Blocked;
-use agent::facts::{Look, MachineState, read_boot_id};
+use agent::facts::{Look, read_boot_id, read_configs, read_machine};
 use agent::record::CriProcess;
+use jiff::Timestamp;
 use talos_proto::chain;
 use talos_proto::clock::Moment;
-use talos_proto::node::Node;
+use talos_proto::node::{Node, RebootMode};
 use talos_proto::permit::{NoPermit, Permits};
 use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage;
-use talos_proto::resources::MachineStatuses;
 
 use talos_proto::Code;
 
 use super::disrupt::{Gates, pass_gates, still_ours};
 use super::env::Env;
-use super::outcome::{End, Failure, Learned};
+use super::outcome::{End, Failure, Learned, of_call};
 use crate::fleet::{Fencing, FleetNode};
 use crate::gates;
 use crate::kube::fence::{self, Fence, Step as FenceStep};
@@ -31,6 +31,8 @@ const POLL: Duration = Duration::from_millis(250);
 /// After that long a reboot is one with firmware, and a second more or less does not count.
 const QUICK: Duration = Duration::from_secs(20);
 const SLOW_POLL: Duration = Duration::from_secs(1);
+/// A Node is watched that long before what it lacks is said and the watch begun anew.
+const LOOK: Duration = Duration::from_secs(5);
 /// Whether Kubernetes still has the node is asked that often while it is waited for.
 const STILL_THERE: Duration = Duration::from_secs(5);
 
@@ -42,6 +44,11 @@ pub async fn reboot(env: &Env, node: &FleetNode) -> Result<End, End> {
     let (Some(talos), Some(boot)) = (env.node(node), node.boot()) else {
         return Ok(End::Again("its boot id is not known".into()));
     };
+    if node.reboot_mode == RebootMode::Force
+        && let Some(end) = until_saved(env, node, &talos).await?
+    {
+        return Ok(end);
+    }
     let now = match pass_gates(env, node).await? {
         // What was decided minutes ago is decided again: the node may hold the credential by now.
         Gates::Open { waited: true, .. } => return Ok(End::Done),
@@ -72,18 +79,40 @@ pub async fn reboot(env: &Env, node: &FleetNode) -> Result<End, End> {
             return Err(no.into());
         }
     };
-    match talos.reboot(permit, limit).await {
-        Ok(()) => env.say(node, "reboot asked for"),
+    match talos.reboot(permit, node.reboot_mode, limit).await {
+        Ok(()) if node.reboot_mode == RebootMode::Default => env.say(node, "reboot asked for"),
+        Ok(()) => env.say(node, &format!("reboot asked for, mode {}", node.reboot_mode)),
         // Nothing was sent, or it was refused: the intent is taken back.
         Err(error) if came_to_nothing(&error) => {
             env.use_again(node);
             take_back(env, &marked, &value, claimed).await?;
-            return Ok(super::outcome::of_call(error));
+            return Ok(of_call(error));
         }
         // The reply is lost. It is never sent again: the boot id will tell.
         Err(error) => env.say(node, &format!("reboot asked for, its reply is lost ({})", chain(&error))),
     }
     Ok(End::Done)
+}
+
+/// Waits until Talos has saved the machine config for certain; `None` when nothing had to be waited for, else how the step
+/// ends: what was decided before the wait is decided again.
+async fn until_saved(env: &Env, node: &FleetNode, talos: &Node) -> Result<Option<End>, End> {
+    let configs = match read_configs(talos).await {
+        Ok(Some(configs)) => configs,
+        Ok(None) => return Ok(Some(End::Again("it has no machine config".into()))),
+        Err(error) => return Ok(Some(of_call(error))),
+    };
+    let stands = env.saved.stands_for(node, &configs, env.clock().now());
+    let left = env.context.settings.timing.saved.saturating_sub(stands);
+    if left.is_zero() {
+        return Ok(None);
+    }
+    env.say(node, &format!("waiting {} until Talos has saved its config: the mode force does not", short(left)));
+    let _waiting = env.progress.waiting(node.name(), "its config is being saved", Some(env.clock().now() + left));
+    tokio::select! {
+        () = env.clock().sleep(left) => Ok(Some(End::Done)),
+        () = env.stop.cancelled() => Err(End::NoPermit(NoPermit::Stopping)),
+    }
 }
 
 /// Whether a reboot call that failed was certainly not carried out, so that its intent is taken back. A lost reply is no
@@ -162,9 +191,9 @@ pub async fn await_boot(env: &Env, node: &FleetNode, learned: &mut Learned) -> R
     let mut looked = start;
     loop {
         let boot = either_way(&talos).await;
-        let state = if boot.is_some() { machine(&talos).await } else { None };
+        let state = if boot.is_some() { read_machine(&talos).await } else { Look::NotAsked };
         let now = env.clock().now();
-        let running = state.is_some_and(|state| state.stage == RuntimeMachineStage::MachineStageRunning);
+        let running = state.seen().is_some_and(|state| state.stage == RuntimeMachineStage::MachineStageRunning);
         running_since = (boot.is_some() && running).then(|| running_since.unwrap_or(now));
         match boot_seen(&fence.boot, boot.as_deref(), running_since.map(|since| now.since(since)), settle) {
             Boot::Another => {
@@ -226,33 +255,33 @@ async fn either_way(talos: &Node) -> Option<String> {
     futures::future::select_ok(ways).await.map(|(boot, _)| boot).ok()
 }
 
-async fn machine(node: &Node) -> Option<MachineState> {
-    let status = node.get::<MachineStatuses>("machine").await.ok()??;
-    let state = status.spec.status.clone().unwrap_or_default();
-    Some(MachineState {
-        stage: status.spec.stage(),
-        ready: state.ready,
-        unmet: state.unmet_conditions.into_iter().map(|unmet| unmet.name).collect(),
-    })
-}
-
 /// Waits until the machine, its CRI and its Node are back; of a control plane also its own API server and its etcd
 /// voter: it comes back twice, RUNNING and ready some 20 s before its API server is (talos-captures, point 20), so the
-/// machine is looked at once more at the end.
+/// machine is looked at once more at the end. All of it must be of one boot: a node that boots once more meanwhile is
+/// waited for anew.
 pub async fn await_ready(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
     let Some(talos) = env.node(node) else { return Ok(End::Again("the Node has no address".into())) };
-    let Fencing::Ours { fence, .. } = &node.fencing else { return Ok(End::Done) };
+    let Fencing::Ours { .. } = &node.fencing else { return Ok(End::Done) };
     let budget = env.context.settings.budgets.reboot;
     let start = env.clock().now();
-    let wait = Return { env, node, way: way_to(&talos).await, deadline: start + budget, start };
+    let mut wait = Return { env, node, way: talos, deadline: start + budget, start };
     let _waiting = env.progress.waiting(node.name(), "waiting until it is ready", Some(wait.deadline));
-    wait.until(|| wait.machine()).await?;
-    let process = wait.until(|| wait.cri()).await?;
-    wait.until(|| wait.kubernetes(&fence.boot, process)).await?;
-    if node.kube.control_plane {
-        wait.until(|| wait.api_server()).await?;
-        wait.until(|| wait.etcd()).await?;
+    let mut boot = wait.until(|| wait.boot()).await?;
+    loop {
+        wait.way = way_to(&wait.way).await;
         wait.until(|| wait.machine()).await?;
+        let process = wait.until(|| wait.cri()).await?;
+        wait.until(|| wait.kubernetes(&boot, &process)).await?;
+        if node.kube.control_plane {
+            wait.until(|| wait.api_server()).await?;
+            wait.until(|| wait.etcd()).await?;
+            wait.until(|| wait.machine()).await?;
+        }
+        let now = wait.until(|| wait.boot()).await?;
+        if std::mem::replace(&mut boot, now) == boot {
+            break;
+        }
+        env.say(node, "booted once more; waiting until it is ready");
     }
     env.say(node, &format!("ready after {}", short(env.clock().now().since(start))));
     learned.ready = true;
@@ -262,7 +291,7 @@ pub async fn await_ready(env: &Env, node: &FleetNode, learned: &mut Learned) -> 
 /// Directly where the node can be dialled, for the other control planes' apids may not have seen it come back yet.
 async fn way_to(talos: &Node) -> Node {
     let direct = talos.directly();
-    if read_boot_id(&direct).await.seen().is_some() { direct } else { talos.clone() }
+    if read_boot_id(&direct).await.seen().is_some() { direct } else { talos.through_endpoints() }
 }
 
 /// The return of one node: each question is asked until its answer is the wanted one, and then not again.
@@ -292,7 +321,9 @@ impl Return<'_> {
             }
             if clock.now() >= self.deadline {
                 let after = short(clock.now().since(self.start));
-                let reason = format!("not ready after {after}: {missing}; its fence is kept");
+                let reason = format!(
+                    "not ready after {after}: {missing}; its fence is kept: look at it, then run the same command again"
+                );
                 return Err(End::Failed(Failure::halting(Blocked::Step(reason), true)));
             }
             tokio::select! {
@@ -302,14 +333,15 @@ impl Return<'_> {
         }
     }
 
+    async fn boot(&self) -> Result<String, String> {
+        either_way(&self.way.through_endpoints()).await.ok_or_else(|| "Talos does not answer".to_owned())
+    }
+
     async fn machine(&self) -> Result<(), String> {
-        match machine(&self.way).await {
-            Some(state) if state.is_up() => Ok(()),
-            Some(state) => {
-                let unmet = if state.unmet.is_empty() { "not ready".to_owned() } else { state.unmet.join(", ") };
-                Err(format!("machine: {} ({unmet})", state.stage.as_str_name()))
-            }
-            None => Err("Talos does not say how the machine is".into()),
+        match read_machine(&self.way).await {
+            Look::Seen(state) if state.is_up() => Ok(()),
+            Look::Seen(state) => Err(format!("machine: {state}")),
+            other => Err(format!("machine: {}", other.reason())),
         }
     }
 
@@ -321,17 +353,12 @@ impl Return<'_> {
         }
     }
 
-    /// A Ready that is left over from before the boot does not count: it must come from a kubelet of this boot.
-    async fn kubernetes(&self, boot_before: &str, process: CriProcess) -> Result<(), String> {
+    /// Waits for a Ready of this boot; what is still missing when that takes long.
+    async fn kubernetes(&self, boot: &str, process: &CriProcess) -> Result<(), String> {
         let before = self.node.kube.ready_heartbeat;
-        let fresh = |view: &NodeView| {
-            let reported = !view.boot_id.is_empty() && view.boot_id != boot_before;
-            let heard =
-                view.ready_heartbeat.is_some_and(|heartbeat| heartbeat > process.started && Some(heartbeat) != before);
-            view.ready && (reported || heard) && !view.taints.iter().any(is_lifecycle)
-        };
+        let fresh = |view: &NodeView| not_back(view, boot, process.started, before).is_none();
         let clock = self.env.clock();
-        let step = self.deadline.min(clock.now() + Duration::from_secs(30));
+        let step = self.deadline.min(clock.now() + LOOK);
         let waiting = nodes::wait_until(&self.env.context.servers, self.node.name(), fresh, step);
         let waited = tokio::select! {
             waited = waiting => waited,
@@ -340,7 +367,10 @@ impl Return<'_> {
         match waited {
             // Gone is no failure of ours: the next look drops the node.
             Ok(_) | Err(WaitError::Gone(_)) => Ok(()),
-            Err(WaitError::Deadline(_)) => Err("Kubernetes does not report the Node ready in this boot".into()),
+            Err(WaitError::Deadline(seen)) => {
+                let missing = seen.and_then(|view| not_back(&view, boot, process.started, before));
+                Err(missing.unwrap_or_else(|| "Kubernetes does not say how the Node is".into()))
+            }
             Err(WaitError::Read(error)) => Err(chain(&error)),
         }
     }
@@ -360,8 +390,76 @@ impl Return<'_> {
     }
 }
 
+/// What Kubernetes still lacks of a node that has booted; `None` when it is back. A Ready that is left over from before
+/// the boot does not count: it must come from a kubelet of this boot, by the boot id that it reports or by a heartbeat
+/// that is newer than the boot's CRI process. Pure.
+fn not_back(view: &NodeView, boot: &str, started: Timestamp, heartbeat_before: Option<Timestamp>) -> Option<String> {
+    let heard =
+        view.ready_heartbeat.is_some_and(|heartbeat| heartbeat > started) && view.ready_heartbeat != heartbeat_before;
+    let taints: Vec<_> =
+        view.taints.iter().filter(|taint| is_lifecycle(taint)).map(|taint| taint.key.as_str()).collect();
+    if !view.ready {
+        Some("Kubernetes does not report the Node ready".into())
+    } else if view.boot_id != boot && !heard {
+        Some("the Node's Ready is left over from before its boot".into())
+    } else if !taints.is_empty() {
+        Some(format!("the Node still carries the taint {}", taints.join(", ")))
+    } else {
+        None
+    }
+}
+
 /// Taints of a node that is coming back; others are somebody's will.
 fn is_lifecycle(taint: &k8s_openapi::api::core::v1::Taint) -> bool {
     matches!(taint.key.as_str(), "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable")
         || taint.key.ends_with("agent-not-ready")
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Taint;
+
+    use super::*;
+
+    /// A Node that is ready and reported by the kubelet of `boot`, with these taints.
+    fn seen(boot: &str, taints: &[&str]) -> NodeView {
+        let taint = |key: &&str| Taint { key: (*key).to_owned(), effect: "NoSchedule".into(), ..Taint::default() };
+        NodeView {
+            ready: true,
+            boot_id: boot.into(),
+            taints: taints.iter().map(taint).collect(),
+            ready_heartbeat: Some(at(10)),
+            ..NodeView::default()
+        }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn missing(view: &NodeView) -> Option<String> {
+        not_back(view, "boot-2", at(20), Some(at(10)))
+    }
+
+    #[test]
+    fn r04_r07_a_ready_of_an_earlier_boot_does_not_count() {
+        assert_eq!(missing(&seen("boot-2", &[])), None);
+        // Neither of the boot before the reboot nor of one between it and this one.
+        for earlier in ["boot-0", "boot-1"] {
+            assert!(missing(&seen(earlier, &[])).unwrap().contains("left over"), "{earlier}");
+        }
+        // A kubelet may lag with its boot id; a heartbeat from after the boot is as good.
+        let heard = NodeView { ready_heartbeat: Some(at(30)), ..seen("boot-0", &[]) };
+        assert_eq!(missing(&heard), None);
+        assert!(missing(&NodeView { ready: false, ..heard }).unwrap().contains("not report the Node ready"));
+    }
+
+    #[test]
+    fn r05_taints_of_a_node_that_comes_back_are_waited_for_and_others_are_somebodys_will() {
+        for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable", "node.cilium.io/agent-not-ready"]
+        {
+            assert!(missing(&seen("boot-2", &[key, "dedicated"])).unwrap().contains(key), "{key}");
+        }
+        assert_eq!(missing(&seen("boot-2", &["dedicated", "node.kubernetes.io/unschedulable"])), None);
+    }
 }

@@ -97,6 +97,8 @@ impl World {
                     fencing: (self.setup.rules.fencing)(&kube, &known, leases(), epoch),
                     left_out: false,
                     reboot_again: false,
+                    reboot_mode: Default::default(),
+                    outage: None,
                     talk: facts.map_or_else(|| Talk::Unreachable(String::new()), |facts| Talk::Facts(Box::new(facts))),
                     judgement: self.judged(place, node, &live.known[place]).map(Arc::unwrap_or_clone),
                     memory: live.known[place].memory.clone(),

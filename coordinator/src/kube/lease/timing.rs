@@ -10,7 +10,7 @@ const SHORTEST_WATCH: Duration = Duration::from_secs(15);
 const LONGEST_WATCH: Duration = Duration::from_secs(600);
 
 /// The times that belong to one lease duration. In figures for the default of 180 s: renewal every 30 s, call timeout
-/// 8 s, renew deadline 120 s, margin 15 s, grace 120 s, settle 90 s.
+/// 8 s, renew deadline 120 s, margin 15 s, grace 120 s, settle 90 s, saved 60 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// `spec.leaseDurationSeconds`.
@@ -28,6 +28,8 @@ pub struct Timing {
     pub grace: Duration,
     /// How long an unchanged boot and RUNNING must stand before a reboot counts as not happened.
     pub settle: Duration,
+    /// How long an applied machine config must stand until Talos has saved it for certain.
+    pub saved: Duration,
 }
 
 impl Timing {
@@ -42,6 +44,7 @@ impl Timing {
             margin: duration / 12,
             grace: duration * 2 / 3,
             settle: duration / 2,
+            saved: duration / 3,
         }
     }
 

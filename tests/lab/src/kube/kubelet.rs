@@ -122,6 +122,10 @@ impl Kubernetes for Kube {
         });
     }
 
+    fn rebooted_by_force(&self, node: &str) {
+        self.kubelet_died(node);
+    }
+
     fn api_server_started(&self, node: &str) {
         if let Some(server) = self.server(node) {
             server.start();

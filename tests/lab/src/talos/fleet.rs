@@ -1,17 +1,18 @@
 //! What all nodes of a lab have in common.
 
+use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use talos_proto::clock::Clock;
+use talos_proto::clock::{Clock, Moment};
 use tokio_util::sync::CancellationToken;
 
-use super::Beginning;
 use super::etcd::Etcd;
 use super::log::Log;
 use super::node::Node;
 use super::outside::{Kubernetes, Registry};
+use super::{Beginning, Role};
 use crate::faults::Faults;
 
 /// How long things take.
@@ -36,6 +37,35 @@ pub(crate) struct Fleet {
     pub nodes: OnceLock<Vec<Weak<Node>>>,
     pub etcd: Mutex<Etcd>,
     pub boot_order: Mutex<Vec<String>>,
+    pub back_off: BackOff,
+}
+
+/// The apids' connections to other nodes that failed: each is tried anew only after a while.
+#[derive(Default)]
+pub(crate) struct BackOff {
+    length: Mutex<Duration>,
+    /// Until when, by the addresses of the apid and of the node behind it.
+    until: Mutex<HashMap<(Ipv4Addr, Ipv4Addr), Moment>>,
+}
+
+impl BackOff {
+    pub fn set(&self, length: Duration) {
+        *self.length.lock().unwrap_or_else(PoisonError::into_inner) = length;
+    }
+
+    /// The apid at `from` could not reach the node at `to`.
+    pub fn failed(&self, from: Ipv4Addr, to: Ipv4Addr, now: Moment) {
+        let until = now + *self.length.lock().unwrap_or_else(PoisonError::into_inner);
+        // What arrives during a back-off does not lengthen it.
+        self.until.lock().unwrap_or_else(PoisonError::into_inner).entry((from, to)).or_insert(until);
+    }
+
+    /// Whether `from` does not even try to reach `to` now.
+    pub fn lasts(&self, from: Ipv4Addr, to: Ipv4Addr, now: Moment) -> bool {
+        let mut all = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, until| *until > now);
+        all.contains_key(&(from, to))
+    }
 }
 
 impl Fleet {
@@ -45,6 +75,13 @@ impl Fleet {
 
     pub fn boot_order(&self) -> MutexGuard<'_, Vec<String>> {
         self.boot_order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a worker that boots now gets a certificate for its apid; where there is no control plane at all it has one.
+    pub fn gives_certificates(&self) -> bool {
+        let nodes = self.nodes.get().into_iter().flatten().filter_map(Weak::upgrade);
+        let planes: Vec<_> = nodes.filter(|node| node.role() == Role::ControlPlane).collect();
+        planes.is_empty() || planes.iter().any(|node| node.serves_certificates())
     }
 
     pub fn at(&self, address: Ipv4Addr) -> Option<Arc<Node>> {

@@ -23,12 +23,14 @@ use tokio_util::sync::CancellationToken;
 
 pub use node::Node;
 pub use node::images::Namespace;
+pub use node::shutdown::Asked;
 pub use talos_proto::proto::machine::etcd_member_alarm::AlarmType;
+pub use talos_proto::proto::machine::reboot_request::Mode as RebootMode;
 
 use crate::faults::Faults;
 use crate::pki::{self, Ca, TlsError};
 use config::{Effective, Refused};
-use fleet::{Fleet, Timing};
+use fleet::{BackOff, Fleet, Timing};
 use log::Log;
 use outside::{Kubernetes, Registry};
 use version::{BadVersion, Version};
@@ -176,6 +178,7 @@ impl Talos {
             nodes: OnceLock::new(),
             etcd: Mutex::default(),
             boot_order: Mutex::default(),
+            back_off: BackOff::default(),
         });
         let mut nodes = Vec::new();
         for spec in &options.nodes {
@@ -237,6 +240,12 @@ impl Talos {
     /// Stops or starts the etcd of a control plane, its node living on.
     pub fn set_etcd_running(&self, name: &str, runs: bool) {
         self.fleet.etcd().set_running(name, runs);
+    }
+
+    /// An apid that could not reach a node refuses requests for it that long, although the node is back: its proxy backs
+    /// off, for up to 15 s in real ones (talos-captures point 11). None at first.
+    pub fn set_proxy_back_off(&self, length: Duration) {
+        self.fleet.back_off.set(length);
     }
 
     /// Closes every listener and cuts every connection, for good.

@@ -29,6 +29,10 @@ pub trait Kubernetes: Send + Sync {
     fn power_lost(&self, node: &str) {
         let _ = node;
     }
+    /// The node was rebooted by force: its kubelet is gone without a word, and is heard of again in the next boot.
+    fn rebooted_by_force(&self, node: &str) {
+        self.power_lost(node);
+    }
     /// A control plane's API server answers from now on.
     fn api_server_started(&self, node: &str);
     /// A control plane's API server is gone.

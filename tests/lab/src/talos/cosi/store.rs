@@ -108,9 +108,9 @@ impl Store {
         }
     }
 
-    /// Whether a client watches anything.
-    pub fn is_watched(&self) -> bool {
-        self.watchers.iter().any(|watcher| !watcher.events.is_closed())
+    /// How many watches of clients are open.
+    pub fn watches(&self) -> usize {
+        self.watchers.iter().filter(|watcher| !watcher.events.is_closed()).count()
     }
 
     /// Watches a type: what is there as CREATED, then BOOTSTRAPPED (read.jsonl).

@@ -153,6 +153,10 @@ impl Node {
             self.sleep(FILE_BEFORE_CRI).await;
             self.step(|_, state, now| state.boot.start_cri(now));
             self.spawn_cri_health();
+            // A worker has no apid until trustd on a control plane has given it a certificate (talos.md 2.1).
+            while self.role == Role::Worker && !self.fleet.gives_certificates() {
+                self.sleep(Duration::from_millis(20)).await;
+            }
             self.step(|_, state, now| state.boot.start(now, "apid"));
             while self.listen().is_err() {
                 // Something else took the port for a moment: a node's API does not stay away for that.

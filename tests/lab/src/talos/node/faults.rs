@@ -42,6 +42,11 @@ impl Node {
         self.state().faults.cri_restart_hangs = hangs;
     }
 
+    /// A static pod of a control plane is not ready, so that its machine is not (talos-captures point 20), or is again.
+    pub fn unready_static_pods(&self, unready: bool) {
+        self.step(|_, state, _| state.boot.static_pods_unready = unready);
+    }
+
     /// The node's wall clock is off by that much from now on.
     pub fn set_clock_offset(&self, offset: SignedDuration) {
         self.state().clock_offset = offset;

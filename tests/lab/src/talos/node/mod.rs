@@ -6,7 +6,7 @@ mod controllers;
 mod faults;
 pub(crate) mod images;
 mod services;
-mod shutdown;
+pub(crate) mod shutdown;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -28,6 +28,7 @@ use super::{NodeSpec, Role};
 use faults::NodeFaults;
 use images::Images;
 use services::Services;
+use shutdown::Asked;
 use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage as Stage;
 
 /// The annotation that carries the proof record, written through the machine config.
@@ -51,6 +52,8 @@ pub(crate) struct State {
     pub(crate) images: Images,
     /// Boots after the first.
     boots: u32,
+    /// The calls of Reboot.
+    asked: Vec<Asked>,
     /// How far the node's wall clock is off.
     clock_offset: SignedDuration,
     pub(crate) faults: NodeFaults,
@@ -96,6 +99,7 @@ impl Node {
             disk: spec.config.clone(),
             images: Images::default(),
             boots: 0,
+            asked: Vec::new(),
             clock_offset: SignedDuration::ZERO,
             faults: NodeFaults::default(),
             vip: None,
@@ -146,6 +150,12 @@ impl Node {
         now.checked_add(state.clock_offset).unwrap_or(now)
     }
 
+    /// A worker's apid gets its serving certificate from trustd on a control plane (talos.md 2.1): one must run.
+    pub(crate) fn serves_certificates(&self) -> bool {
+        let state = self.state();
+        self.role == Role::ControlPlane && state.boot.serving && state.boot.services.pid("trustd").is_some()
+    }
+
     pub(crate) async fn sleep(&self, length: Duration) {
         self.fleet.clock.sleep(length).await;
     }
@@ -174,6 +184,12 @@ impl Node {
     #[must_use]
     pub fn boots(&self) -> u32 {
         self.state().boots
+    }
+
+    /// The calls of Reboot that it answered, in their order.
+    #[must_use]
+    pub fn reboots_asked(&self) -> Vec<Asked> {
+        self.state().asked.clone()
     }
 
     /// The boot id now; during a reboot that of the boot before.

@@ -6,9 +6,30 @@ use std::time::Duration;
 use super::{Boot, Node};
 use crate::talos::Role;
 use crate::talos::cosi::kind;
+use talos_proto::proto::machine::reboot_request::Mode;
 use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage as Stage;
 
+/// A call of Reboot, as it arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// How it was to be done.
+    pub mode: Mode,
+    /// Watches of clients that were open on the node in that moment.
+    pub watches: usize,
+}
+
 impl Node {
+    /// A client calls Reboot.
+    pub(crate) fn reboot_called(self: &Arc<Self>, mode: Mode) {
+        {
+            let mut state = self.state();
+            let watches = state.boot.store.watches();
+            state.asked.push(Asked { mode, watches });
+        }
+        // Older servers do not know FORCE and take it for DEFAULT (talos.md 1.3).
+        self.ask_for_reboot(!(mode == Mode::Force && self.version.has_forced_reboot()));
+    }
+
     /// The API's Reboot: answered at once, done later, and not at all when the sequence is locked or one runs already
     /// (talos-captures point 12).
     pub(crate) fn ask_for_reboot(self: &Arc<Self>, graceful: bool) {
@@ -26,7 +47,7 @@ impl Node {
             if graceful {
                 node.shut_down().await;
             } else {
-                node.fleet.kubernetes.power_lost(&node.name);
+                node.fleet.kubernetes.rebooted_by_force(&node.name);
             }
             node.go_dark();
             node.sleep(node.share(50)).await;
@@ -51,7 +72,7 @@ impl Node {
         });
         self.sleep(self.share(23)).await;
         // An open stream holds the shutdown up: 10 of 42 s in real nodes (point 12).
-        if self.state().boot.store.is_watched() {
+        if self.state().boot.store.watches() > 0 {
             self.sleep(self.share(25)).await;
         }
         self.step(|_, state, now| {

@@ -11,7 +11,7 @@ use talos_proto::proto::machine::{
     EtcdMemberListResponse, EtcdMembers, EtcdStatus, EtcdStatusResponse, FeaturesInfo, ImageListRequest,
     ImageListResponse, ImagePull, ImagePullRequest, ImagePullResponse, PlatformInfo, ReadRequest, Reboot,
     RebootRequest, RebootResponse, ServiceList, ServiceListResponse, Version, VersionInfo, VersionResponse,
-    apply_configuration_request, reboot_request,
+    apply_configuration_request,
 };
 use tonic::{Request, Response, Status};
 
@@ -95,9 +95,7 @@ impl MachineService for Machine {
     }
 
     async fn reboot(&self, request: Request<RebootRequest>) -> Result<Response<RebootResponse>, Status> {
-        // Older servers do not know FORCE and take it for DEFAULT (talos.md 1.3).
-        let forced = request.into_inner().mode() == reboot_request::Mode::Force && self.0.version().has_forced_reboot();
-        self.0.ask_for_reboot(!forced);
+        self.0.reboot_called(request.into_inner().mode());
         let message = Reboot { actor_id: uuid::Uuid::new_v4().to_string(), ..Reboot::default() };
         Ok(Response::new(RebootResponse { messages: vec![message] }))
     }

@@ -69,6 +69,11 @@ pub(crate) async fn answer(node: Arc<Node>, peer: Peer, request: Request<Incomin
     {
         return cut(&peer).await;
     }
+    if let Target::One(target) = &target
+        && let Some(refused) = backs_off(&node, target)
+    {
+        return respond(refused.into_http());
+    }
     let loses_reply = |target: &Arc<Node>| target.loses_reply(method.name);
     let (response, lost) = match target {
         Target::One(target) => (perform(&target, method, &call).await, loses_reply(&target)),
@@ -87,6 +92,19 @@ pub(crate) async fn answer(node: Arc<Node>, peer: Peer, request: Request<Incomin
         return cut(&peer).await;
     }
     respond(response)
+}
+
+/// The refusal of a proxy that could not reach its target lately and does not try again yet, or cannot now.
+fn backs_off(node: &Arc<Node>, target: &Arc<Node>) -> Option<Status> {
+    let (from, to) = (node.address(), target.address());
+    if from == to {
+        return None;
+    }
+    let (back_off, now) = (&node.fleet.back_off, node.fleet.clock.now());
+    if !target.is_up() {
+        back_off.failed(from, to, now);
+    }
+    back_off.lasts(from, to, now).then(|| route::unreachable(to, "connect: connection refused"))
 }
 
 /// A request, read whole: all of Talos's requests here are single messages.
