@@ -47,6 +47,11 @@ impl Fleet {
         self.boot_order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// All nodes, up or down.
+    pub fn members(&self) -> Vec<Arc<Node>> {
+        self.nodes.get().into_iter().flatten().filter_map(Weak::upgrade).collect()
+    }
+
     pub fn at(&self, address: Ipv4Addr) -> Option<Arc<Node>> {
         self.nodes.get()?.iter().filter_map(Weak::upgrade).find(|node| node.address() == address)
     }
