@@ -23,6 +23,7 @@ mod look;
 mod people;
 mod pulls;
 mod rbac;
+mod reach;
 mod registry;
 mod residue;
 mod roll;
