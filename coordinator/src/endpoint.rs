@@ -23,6 +23,16 @@ pub enum ByAddress {
     Nobody(Endpoint),
 }
 
+impl ByAddress {
+    /// The answer where no certificate is looked at.
+    #[must_use]
+    pub fn alone(self) -> Endpoint {
+        match self {
+            ByAddress::Told(endpoint) | ByAddress::Nobody(endpoint) => endpoint,
+        }
+    }
+}
+
 /// The addresses behind a host name or address; empty when it does not resolve now.
 pub async fn resolve(host: &str, port: u16) -> Vec<IpAddr> {
     if let Some(address) = address_of(host) {
@@ -211,7 +221,7 @@ mod tests {
 
     fn found(host: &str, resolved: &[&str], nodes: &[FleetNode]) -> (Option<String>, String) {
         let resolved: Vec<IpAddr> = resolved.iter().map(|address| address.parse().unwrap()).collect();
-        let (ByAddress::Told(endpoint) | ByAddress::Nobody(endpoint)) = by_address((host, 6443), &resolved, nodes);
+        let endpoint = by_address((host, 6443), &resolved, nodes).alone();
         (endpoint.node, endpoint.rule)
     }
 

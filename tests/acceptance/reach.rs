@@ -75,6 +75,23 @@ async fn o03_s4_the_control_plane_behind_a_tunnel_goes_last() {
     assert!(renewals(&while_away(&bed, "cp-2")).iter().all(|server| server != "kubernetes/cp-2"));
 }
 
+/// Only the load balancer is let in to the API servers: none of their own addresses joins the set, and none can say that it
+/// is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o03_r17_control_planes_that_only_a_load_balancer_reaches() {
+    let bed = only_stale_of(&["cp-2"], |_| {}).await;
+    let front = bed.lab.front(TUNNEL, &["cp-1", "cp-2", "cp-3"]).expect("the port is free");
+    for name in ["cp-1", "cp-2", "cp-3"] {
+        bed.lab.server(name).expect("it has an API server").only_from(Some(front.ip()));
+    }
+    let done = run_with(&bed, &kubeconfig(&bed, &front.url()), &[]).await.expect(0);
+    bed.assert_done();
+    assert_eq!(bed.truth_of("cp-2").boots, 1);
+    assert_eq!(done.stderr.matches("is not used").count(), 3, "{}", done.stderr);
+    // Half of the lease's duration: what its API server would say is awaited.
+    assert!(done.stderr.contains("cannot be reached from here; its machine was ready for 3.0s"), "{}", done.stderr);
+}
+
 /// Which API servers the lease was renewed at.
 fn renewals(entries: &[Entry]) -> Vec<String> {
     let renewals = entries.iter().filter(|entry| entry.method == "PATCH leases");

@@ -6,6 +6,7 @@
 //! a server is never sent again by itself; the caller reads first, for even one that was answered with 504 may have
 //! been applied.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::future::Future;
 use std::net::IpAddr;
@@ -134,6 +135,8 @@ struct Inner {
     server: (String, u16),
     warnings: Vec<String>,
     addresses: RwLock<Vec<Address>>,
+    /// Control planes whose own address did not join the set when the run began.
+    out_of_reach: RwLock<BTreeSet<IpAddr>>,
     /// Index of the address to be asked first: the one that answered last, unless it could not do its work.
     good: AtomicUsize,
     requests: AtomicU64,
@@ -195,6 +198,7 @@ impl ApiServers {
             server,
             warnings,
             addresses,
+            out_of_reach: RwLock::default(),
             good: AtomicUsize::new(0),
             requests: AtomicU64::new(0),
             write_timeout_millis: AtomicU64::new(8_000),

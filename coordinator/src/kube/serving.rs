@@ -65,12 +65,15 @@ pub async fn look(config: &Config, connections: usize, clock: &Clock) -> Result<
         }
     };
     // The streams live until the last has told: a balancer that counts connections would give the same node again.
-    let mut all = futures::future::join_all((0..connections.max(1)).map(|_| one())).await;
+    let all = futures::future::join_all((0..connections.max(1)).map(|_| one())).await;
+    told(all.into_iter().map(|one| one.map(|(serving, _open)| serving)).collect())
+}
+
+fn told<T>(mut all: Vec<Result<T, String>>) -> Result<Vec<T>, String> {
     if all.iter().any(Result::is_ok) {
         all.retain(Result::is_ok);
     }
-    let told: Result<Vec<_>, _> = all.into_iter().map(|one| one.map(|(serving, _open)| serving)).collect();
-    told
+    all.into_iter().collect()
 }
 
 /// The certificate of one connection, and the connection.
@@ -87,6 +90,13 @@ async fn handshake(config: &Config) -> Result<(Serving, impl Sized + use<>), Str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn o03_a_connection_that_fails_says_nothing_while_another_tells() {
+        let failed = || Err("refused".to_owned());
+        assert_eq!(told(vec![failed(), Ok(1), failed(), Ok(2)]), Ok(vec![1, 2]));
+        assert_eq!(told::<u8>(vec![failed(), failed()]), Err("refused".to_owned()));
+    }
 
     #[test]
     fn the_names_of_a_certificate() {

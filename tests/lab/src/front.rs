@@ -69,27 +69,36 @@ async fn accept(listener: TcpListener, from: Ipv4Addr, behind: Arc<Mutex<Behind>
     loop {
         // A connection that broke before it was accepted; the listener itself is well.
         let Ok((client, _)) = listener.accept().await else { continue };
-        let (server, cut) = {
+        let (servers, cut) = {
             let mut behind = behind.lock().unwrap_or_else(PoisonError::into_inner);
-            let turn = behind.passed % behind.servers.len().max(1);
+            let mut servers = behind.servers.clone();
+            servers.rotate_left(behind.passed % behind.servers.len().max(1));
             behind.passed += 1;
-            (behind.servers.get(turn).copied(), behind.cut.clone())
+            (servers, behind.cut.clone())
         };
-        // Behind nobody the connection is closed at once.
-        let Some(server) = server else { continue };
-        tokio::spawn(cut.run_until_cancelled_owned(pass(client, server, from)));
+        tokio::spawn(cut.run_until_cancelled_owned(pass(client, servers, from)));
     }
 }
 
-async fn pass(mut client: TcpStream, server: SocketAddrV4, from: Ipv4Addr) {
-    // From its own address, which a firewall may let in.
-    let connect = async {
-        let socket = TcpSocket::new_v4()?;
-        socket.bind(SocketAddrV4::new(from, 0).into())?;
-        socket.connect(server.into()).await
-    };
-    let Ok(mut server) = connect.await else { return };
+/// To the first of these that is there, as a balancer does that looks after its servers; behind nobody the connection is
+/// closed at once.
+async fn pass(mut client: TcpStream, servers: Vec<SocketAddrV4>, from: Ipv4Addr) {
+    let mut found = None;
+    for server in servers {
+        if let Ok(server) = connect(server, from).await {
+            found = Some(server);
+            break;
+        }
+    }
+    let Some(mut server) = found else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     // How it ended is told to both by its end.
     let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+}
+
+/// From the front's own address, which a firewall may let in.
+async fn connect(server: SocketAddrV4, from: Ipv4Addr) -> io::Result<TcpStream> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddrV4::new(from, 0).into())?;
+    socket.connect(server.into()).await
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::Uri;
@@ -62,6 +64,8 @@ pub struct Dropped {
 /// Where one API server may be: the first of these ports that proves itself joins.
 struct Candidate {
     host: String,
+    /// A control plane's own.
+    own: Option<IpAddr>,
     ports: Vec<u16>,
 }
 
@@ -77,9 +81,11 @@ impl ApiServers {
     pub async fn extend(&self, own: Vec<IpAddr>, further: &[KubeServer]) -> Vec<Dropped> {
         let Some(config) = &self.0.config else { return Vec::new() };
         let own = own.into_iter().filter(|ip| self.at(*ip).is_none()).map(|ip| self.own(ip));
-        let further = further
-            .iter()
-            .map(|server| Candidate { host: server.host.clone(), ports: vec![server.port.unwrap_or(self.0.server.1)] });
+        let further = further.iter().map(|server| Candidate {
+            host: server.host.clone(),
+            own: None,
+            ports: vec![server.port.unwrap_or(self.0.server.1)],
+        });
         let known = self.names();
         let fresh: Vec<_> = own.chain(further).filter(|it| !it.names().any(|name| known.contains(&name))).collect();
         let proofs = fresh.iter().map(|candidate| self.prove(config, candidate));
@@ -88,7 +94,10 @@ impl ApiServers {
             match proof {
                 Ok(address) => self.add(address),
                 Err(reason) => {
-                    dropped.push(Dropped { address: candidate.names().collect::<Vec<_>>().join(", "), reason })
+                    let mut out_of_reach = self.0.out_of_reach.write().unwrap_or_else(PoisonError::into_inner);
+                    out_of_reach.extend(candidate.own);
+                    let address = candidate.names().collect::<Vec<_>>().join(", ");
+                    dropped.push(Dropped { address, reason });
                 }
             }
         }
@@ -110,6 +119,13 @@ impl ApiServers {
         Ok(())
     }
 
+    /// Whether that control plane's own API server could not be reached from here when the run began: behind a firewall
+    /// that only a load balancer passes it will never be.
+    #[must_use]
+    pub fn is_out_of_reach(&self, ip: IpAddr) -> bool {
+        self.0.out_of_reach.read().unwrap_or_else(PoisonError::into_inner).contains(&ip)
+    }
+
     /// The member of the set with that address.
     fn at(&self, ip: IpAddr) -> Option<Address> {
         self.snapshot().into_iter().find(|address| address.ip == Some(ip.to_canonical()))
@@ -119,11 +135,11 @@ impl ApiServers {
     fn own(&self, ip: IpAddr) -> Candidate {
         let mut ports = vec![self.0.server.1];
         ports.extend((self.0.server.1 != OWN_PORT).then_some(OWN_PORT));
-        Candidate { host: ip.to_canonical().to_string(), ports }
+        Candidate { host: ip.to_canonical().to_string(), own: Some(ip), ports }
     }
 
     async fn readyz(&self, client: &Client) -> Result<(), String> {
-        self.0.requests.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.requests.fetch_add(1, Ordering::Relaxed);
         let readyz = http::Request::get("/readyz").body(Vec::new()).map_err(|error| error.to_string())?;
         match self.0.clock.timeout(PROOF_TIMEOUT, client.request_text(readyz)).await {
             Ok(Ok(_)) => Ok(()),
