@@ -222,5 +222,6 @@ async fn o15_a_vip_that_discovery_lists_under_its_dead_holder_is_found_where_it_
     let done = run_with(&bed, &kubeconfig, &[]).await.expect(0);
     bed.assert_done();
     let order = bed.lab.truth().boot_order.split_off(1);
+    assert!(!bed.lab.log().all().iter().any(|entry| entry.target.contains("Members.cluster")), "nobody asks discovery");
     assert_eq!(order, ["worker-1", "worker-2", "cp-3", "cp-1", "cp-2"], "{}", done.stderr);
 }
