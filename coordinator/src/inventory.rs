@@ -15,7 +15,7 @@ use talos_proto::{CallError, Talos, Why};
 
 use crate::ci::Ci;
 use crate::decide::canary_has_passed;
-use crate::endpoint;
+use crate::endpoint::{self, ByAddress};
 use crate::fleet::{Endpoint, Fencing, FleetNode, Snapshot, Talk};
 use crate::gates;
 use crate::holder::Life;
@@ -29,6 +29,8 @@ use crate::settings::{LeaseName, LeaseNames, Settings};
 
 /// Nodes that are asked at once.
 const AT_ONCE: usize = 16;
+/// Connections at once to a server whose certificate is looked at.
+const MOST_CONNECTIONS: usize = 5;
 
 /// Everything a command works with.
 pub struct Context {
@@ -201,7 +203,14 @@ impl Context {
     pub async fn find_endpoint(&self, fleet: &[FleetNode]) -> Endpoint {
         let (host, port) = self.servers.server();
         let resolved = endpoint::resolve(&host, port).await;
-        endpoint::find((&host, port), &resolved, fleet)
+        match endpoint::by_address((&host, port), &resolved, fleet) {
+            ByAddress::Told(endpoint) => endpoint,
+            ByAddress::Nobody(nobody) => {
+                // As many connections as there are control planes: a balancer in front of them shows itself.
+                let planes = fleet.iter().filter(|node| node.kube.control_plane).count().min(MOST_CONNECTIONS);
+                endpoint::by_certificate(nobody, self.servers.serving(planes).await, fleet)
+            }
+        }
     }
 
     /// Who leads etcd, asked only where the order of turns may depend on it: with two control planes or more that have to

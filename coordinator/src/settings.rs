@@ -9,6 +9,7 @@ use agent::credential::RegistryHost;
 use crate::commands::Kubectl;
 use crate::decide::FleetPolicy;
 use crate::hooks::Hooks;
+use crate::kube::api_servers::KubeServer;
 use crate::kube::drain::DrainOptions;
 use crate::kube::lease::{Takeover, Timing};
 use crate::reboot_mode::RebootModes;
@@ -77,6 +78,8 @@ pub struct Settings {
     pub registries: Vec<RegistryHost>,
     /// Private images whose pull is proved.
     pub images: Vec<String>,
+    /// API servers beside the kubeconfig's and the control planes' own.
+    pub kube_servers: Vec<KubeServer>,
     /// Only these nodes are worked on; empty is all.
     pub nodes: Vec<String>,
     /// These are left alone.

@@ -24,6 +24,7 @@ mod look;
 mod people;
 mod pulls;
 mod rbac;
+mod reach;
 mod reboot;
 mod registry;
 mod residue;

@@ -190,6 +190,16 @@ pub struct Common {
     /// Context of the kubeconfig; else its current one.
     #[arg(long, env = "TALOS_GHCR_KUBE_CONTEXT", value_name = "NAME", help_heading = "Cluster")]
     pub kube_context: Option<String>,
+    /// Further address of an API server, used when the others do not answer; the control planes' own are found anyway.
+    /// Before the first change it must prove itself: the kubeconfig's CA, a name of its certificate, /readyz.
+    #[arg(
+        long,
+        env = "TALOS_GHCR_KUBE_SERVER",
+        value_delimiter = ',',
+        value_name = "HOST[:PORT]",
+        help_heading = "Cluster"
+    )]
+    pub kube_server: Vec<String>,
     /// Only these nodes (Kubernetes names).
     #[arg(short, long, env = "TALOS_GHCR_NODES", value_delimiter = ',', value_name = "NODE", help_heading = "Cluster")]
     pub nodes: Vec<String>,

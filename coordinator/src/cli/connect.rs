@@ -21,7 +21,7 @@ use crate::decide::{FleetPolicy, MaxUnavailable};
 use crate::exit::Exit;
 use crate::hooks::Hooks;
 use crate::inventory::Context;
-use crate::kube::api_servers::{ApiServers, KubeconfigError};
+use crate::kube::api_servers::{ApiServers, KubeServer, KubeconfigError};
 use crate::kube::drain::DrainOptions;
 use crate::kube::lease::Timing;
 use crate::reboot_mode::RebootModes;
@@ -134,6 +134,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
         route,
         kubeconfig,
         kube_context,
+        kube_server,
         nodes,
         exclude,
         registry,
@@ -147,6 +148,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
     let given = |list: Vec<String>| list.into_iter().filter(|it| !it.trim().is_empty()).collect::<Vec<_>>();
     let file = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
     let (endpoints, nodes, exclude, image) = (given(endpoints), given(nodes), given(exclude), given(image));
+    let kube_servers = kube_server_list(given(kube_server))?;
     let (talosconfig, kubeconfig, credential_file) = (file(talosconfig), file(kubeconfig), file(credential_file));
     let (context, kube_context) = (context.filter(|it| !it.is_empty()), kube_context.filter(|it| !it.is_empty()));
     let rolls = roll.is_some();
@@ -181,6 +183,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
     let settings = Settings {
         registries: registry,
         images: image,
+        kube_servers,
         nodes,
         exclude,
         reboot_again: roll.reboot_again,
@@ -232,6 +235,12 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
         .collect();
     let ci = Arc::new(Ci::from_env(clock));
     Ok(Context { servers, talos, ci, identity, desired, settings, warnings })
+}
+
+fn kube_server_list(given: Vec<String>) -> Result<Vec<KubeServer>, ConnectError> {
+    let read =
+        |text: String| text.trim().parse().map_err(|problem| ConnectError::Flag { flag: "kube-server", problem });
+    given.into_iter().map(read).collect()
 }
 
 /// The docker config, from the file, from stdin, or from the environment; never from an argument, which every process

@@ -6,6 +6,7 @@
 //! a server is never sent again by itself; the caller reads first, for even one that was answered with 504 may have
 //! been applied.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::future::Future;
 use std::net::IpAddr;
@@ -18,27 +19,20 @@ use http::Uri;
 use kube::core::Status;
 use kube::{Client, Config};
 use talos_proto::clock::Clock;
+use talos_proto::identity::address_of;
 use talos_proto::permit::{NoPermit, Permits};
 
+pub use self::joining::{Dropped, KubeServer};
 use super::connection::{self, Failure};
 pub use super::kubeconfig::KubeconfigError;
 use super::kubeconfig::{self, Loaded, Sources};
 use super::lanes::Lanes;
+use super::serving::{self, Serving};
+
+mod joining;
 
 /// How long one read may take at one address.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long an address has to prove itself.
-const PROOF_TIMEOUT: Duration = Duration::from_secs(4);
-
-/// An address that did not join the set.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dropped {
-    /// The address.
-    pub address: IpAddr,
-    /// Why not.
-    pub reason: String,
-}
 
 /// A read had no answer.
 #[derive(Debug, thiserror::Error)]
@@ -141,6 +135,8 @@ struct Inner {
     server: (String, u16),
     warnings: Vec<String>,
     addresses: RwLock<Vec<Address>>,
+    /// Control planes whose own address did not join the set when the run began.
+    out_of_reach: RwLock<BTreeSet<IpAddr>>,
     /// Index of the address to be asked first: the one that answered last, unless it could not do its work.
     good: AtomicUsize,
     requests: AtomicU64,
@@ -151,6 +147,8 @@ struct Inner {
 #[derive(Clone)]
 struct Address {
     name: String,
+    /// Where it was named by its address.
+    ip: Option<IpAddr>,
     client: Client,
 }
 
@@ -180,14 +178,15 @@ impl ApiServers {
         let client = connection::client(&config)
             .map_err(|source| KubeconfigError::Client { files, source: Box::new(source) })?;
         let server = host_and_port(&config.cluster_url);
-        let first = Address { name: format!("{}:{}", server.0, server.1), client };
+        let name = format!("{}:{}", server.0, server.1);
+        let first = Address { name, ip: address_of(&server.0), client };
         Ok(Self::new(clock, Some(config), server, first, warnings))
     }
 
     /// A set of one ready-made client, for tests with in-memory transports.
     #[must_use]
     pub fn single(client: Client, clock: Clock) -> Self {
-        let first = Address { name: "in-memory".to_owned(), client };
+        let first = Address { name: "in-memory".to_owned(), ip: None, client };
         Self::new(clock, None, ("in-memory".to_owned(), 443), first, Vec::new())
     }
 
@@ -199,6 +198,7 @@ impl ApiServers {
             server,
             warnings,
             addresses,
+            out_of_reach: RwLock::default(),
             good: AtomicUsize::new(0),
             requests: AtomicU64::new(0),
             write_timeout_millis: AtomicU64::new(8_000),
@@ -210,6 +210,18 @@ impl ApiServers {
     #[must_use]
     pub fn server(&self) -> (String, u16) {
         self.0.server.clone()
+    }
+
+    /// The names in the certificates that so many connections to the kubeconfig's server are answered with; none where
+    /// connections go through a proxy, whose stack is another.
+    ///
+    /// # Errors
+    /// Why no connection tells.
+    pub async fn serving(&self, connections: usize) -> Result<Vec<Serving>, String> {
+        match &self.0.config {
+            Some(config) if config.proxy_url.is_none() => serving::look(config, connections, &self.0.clock).await,
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// What of the kubeconfig works but should not stay so, each with its file and path.
@@ -268,93 +280,8 @@ impl ApiServers {
     /// Adds a further ready-made client, for tests with in-memory transports.
     #[cfg(test)]
     pub fn and(self, name: &str, client: Client) -> Self {
-        self.add(Address { name: name.to_owned(), client });
+        self.add(Address { name: name.to_owned(), ip: None, client });
         self
-    }
-
-    /// Adds the control planes' own addresses to the set, each proved first: same CA, a TLS name that its
-    /// certificate carries, and `/readyz`. Returns those that were dropped, with the reason.
-    pub async fn extend(&self, addresses: Vec<IpAddr>) -> Vec<Dropped> {
-        let Some(config) = &self.0.config else { return Vec::new() };
-        let known = self.names();
-        let fresh: Vec<IpAddr> =
-            addresses.into_iter().filter(|ip| !known.contains(&self.name_of(*ip)) && !self.is_server(*ip)).collect();
-        let proofs = fresh.into_iter().map(|ip| async move { (ip, self.prove(config, ip).await) });
-        let mut dropped = Vec::new();
-        for (address, proof) in futures::future::join_all(proofs).await {
-            match proof {
-                Ok(client) => self.add(Address { name: self.name_of(address), client }),
-                Err(reason) => dropped.push(Dropped { address, reason }),
-            }
-        }
-        dropped
-    }
-
-    /// Whether the API server at that control plane's own address serves: after a reboot it is back some 20 s later
-    /// than the machine, and the roll must not go on before. An address that is not in the set, because it did not
-    /// serve when the run began, is proved anew and taken in.
-    ///
-    /// # Errors
-    /// What it answered instead of 200 on `/readyz`.
-    pub async fn ready_at(&self, ip: IpAddr) -> Result<(), String> {
-        let name = if self.is_server(ip) { None } else { Some(self.name_of(ip)) };
-        let known = self.snapshot().into_iter().enumerate();
-        let known = known.filter(|(index, address)| name.as_ref().map_or(*index == 0, |name| address.name == *name));
-        let Some(client) = known.map(|(_, address)| address.client).next() else {
-            let Some(config) = &self.0.config else { return Ok(()) };
-            let client = self.prove(config, ip).await?;
-            self.add(Address { name: self.name_of(ip), client });
-            return Ok(());
-        };
-        self.readyz(&client).await
-    }
-
-    async fn readyz(&self, client: &Client) -> Result<(), String> {
-        self.0.requests.fetch_add(1, Ordering::Relaxed);
-        let readyz = http::Request::get("/readyz").body(Vec::new()).map_err(|error| error.to_string())?;
-        match self.0.clock.timeout(PROOF_TIMEOUT, client.request_text(readyz)).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(kube::Error::Api(status))) => Err(format!("/readyz answered {}", status.code)),
-            Ok(Err(error)) => Err(talos_proto::chain(&error)),
-            Err(late) => Err(late.to_string()),
-        }
-    }
-
-    fn name_of(&self, ip: IpAddr) -> String {
-        format!("{}:{}", bracketed(ip), self.0.server.1)
-    }
-
-    fn is_server(&self, ip: IpAddr) -> bool {
-        self.0.server.0.trim_matches(['[', ']']).parse() == Ok(ip)
-    }
-
-    /// Which name the certificate of a control plane is valid for depends on how the cluster was made: its own
-    /// address is the rule, the kubeconfig's host the exception; a name given in the kubeconfig is the only one.
-    async fn prove(&self, config: &Config, ip: IpAddr) -> Result<Client, String> {
-        let names = match &config.tls_server_name {
-            Some(name) => vec![Some(name.clone())],
-            None => vec![None, Some(self.0.server.0.trim_matches(['[', ']']).to_owned())],
-        };
-        let mut failed = String::new();
-        for name in names {
-            let mut own = config.clone();
-            own.cluster_url = Uri::builder()
-                .scheme(config.cluster_url.scheme_str().unwrap_or("https"))
-                .authority(self.name_of(ip))
-                .path_and_query("/")
-                .build()
-                .map_err(|error| error.to_string())?;
-            own.tls_server_name = name;
-            let client = connection::client(&own).map_err(|error| talos_proto::chain(&error))?;
-            match self.readyz(&client).await {
-                Ok(()) => return Ok(client),
-                Err(why) => failed = why,
-            }
-            if !failed.contains("certificate") {
-                break;
-            }
-        }
-        Err(failed)
     }
 
     /// Reads: `request` is tried at each address until one answers.
@@ -489,13 +416,6 @@ fn note(tried: &mut String, name: &str, failed: &str) {
     let separator = if tried.is_empty() { "" } else { "; " };
     // Writing to a String cannot fail.
     let _ = write!(tried, "{separator}{name}: {failed}");
-}
-
-fn bracketed(ip: IpAddr) -> String {
-    match ip {
-        IpAddr::V4(ip) => ip.to_string(),
-        IpAddr::V6(ip) => format!("[{ip}]"),
-    }
 }
 
 fn host_and_port(url: &Uri) -> (String, u16) {

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -32,24 +33,34 @@ pub enum Failure {
     Local(Box<kube::Error>),
 }
 
-/// A client for the config's address. Behind a proxy kube's own stack is used; else one whose sockets also carry
-/// `TCP_USER_TIMEOUT`.
-pub fn client(config: &Config) -> Result<Client, kube::Error> {
+fn install_provider() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // An error only says that another thread was faster.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
-    if config.proxy_url.is_some() {
-        return Ok(ClientBuilder::try_from(config.clone())?.build());
-    }
+}
+
+/// What connects, and trusts what the kubeconfig trusts: without a proxy, and with sockets that carry
+/// `TCP_USER_TIMEOUT`.
+pub fn connector(config: &Config) -> Result<HttpsConnector<HttpConnector>, kube::Error> {
+    install_provider();
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_connect_timeout(config.connect_timeout);
     #[cfg(target_os = "linux")]
     connector.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT));
-    let connector = config.rustls_https_connector_with_connector(connector)?;
-    let http = legacy::Builder::new(TokioExecutor::new()).build::<_, Body>(connector);
+    config.rustls_https_connector_with_connector(connector)
+}
+
+/// A client for the config's address. Behind a proxy kube's own stack is used; else one whose sockets also carry
+/// `TCP_USER_TIMEOUT`.
+pub fn client(config: &Config) -> Result<Client, kube::Error> {
+    install_provider();
+    if config.proxy_url.is_some() {
+        return Ok(ClientBuilder::try_from(config.clone())?.build());
+    }
+    let http = legacy::Builder::new(TokioExecutor::new()).build::<_, Body>(connector(config)?);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)

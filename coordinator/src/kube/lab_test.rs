@@ -39,9 +39,10 @@ async fn lease_fence_and_drain(trouble: impl FnOnce(&Arc<ApiServer>)) {
     assert_eq!(addresses.len(), 3);
     let worker = all.iter().find(|node| !node.control_plane).unwrap();
     addresses.push(worker.internal_ip.unwrap());
-    let dropped = servers.extend(addresses).await;
+    let dropped = servers.extend(addresses, &[]).await;
     assert_eq!(dropped.len(), 1, "{dropped:?}");
-    assert_eq!(Some(dropped[0].address), worker.internal_ip, "no API server there: {}", dropped[0].reason);
+    let there = format!("{}:6443", worker.internal_ip.unwrap());
+    assert_eq!(dropped[0].address, there, "no API server there: {}", dropped[0].reason);
     assert_eq!(servers.names().len(), 3);
 
     let timing = Timing::scaled(Duration::from_secs(6));
@@ -78,7 +79,7 @@ async fn a_control_plane_that_was_away_when_the_run_began_is_used_once_it_is_bac
     let mut listening = server.listening();
     server.cut_off(true);
     listening.wait_for(|listening| !listening).await.unwrap();
-    assert_eq!(servers.extend(vec![late]).await.len(), 1);
+    assert_eq!(servers.extend(vec![late], &[]).await.len(), 1);
     assert!(servers.ready_at(late).await.is_err());
     assert_eq!(servers.names().len(), 1);
     server.cut_off(false);
@@ -92,5 +93,28 @@ async fn a_control_plane_that_was_away_when_the_run_began_is_used_once_it_is_bac
     named.cut_off(true);
     named.listening().wait_for(|listening| !listening).await.unwrap();
     assert_eq!(nodes::list(&servers).await.unwrap().len(), 6);
+    lab.stop();
+}
+
+/// A balancer of whose servers one is left.
+#[tokio::test]
+async fn o03_the_certificates_behind_a_balancer_and_behind_one_that_passes_nobody_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = Lab::start(Options::new(directory.path())).await.unwrap();
+    let front = lab.front(16443, &["cp-2", "cp-3"]).unwrap();
+    let gone = lab.server("cp-3").unwrap();
+    let mut listening = gone.listening();
+    gone.cut_off(true);
+    listening.wait_for(|listening| !listening).await.unwrap();
+    let kubeconfig = directory.path().join("kubeconfig-front");
+    std::fs::write(&kubeconfig, lab.kubeconfig_for("admin", &["system:masters"], &front.url())).unwrap();
+    let servers = ApiServers::connect(Some(&kubeconfig), None, Clock::system()).await.unwrap();
+    let seen = servers.serving(4).await.unwrap();
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    let address: IpAddr = lab.node("cp-2").address().into();
+    assert!(seen.iter().all(|serving| serving.addresses.contains(&address) && serving.names.contains(&"cp-2".into())));
+    lab.turn_front(&front, &[]);
+    assert!(servers.serving(4).await.is_err());
+    assert_eq!(servers.requests(), 0);
     lab.stop();
 }

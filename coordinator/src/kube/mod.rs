@@ -16,6 +16,7 @@ mod lanes;
 pub mod lease;
 pub mod nodes;
 pub(crate) mod patch;
+pub mod serving;
 #[cfg(test)]
 mod testing;
 mod watch;

@@ -307,7 +307,8 @@ impl Rollout {
         }
         let planes = inventory.snapshot.nodes.iter().filter(|node| node.kube.control_plane);
         let addresses = planes.filter_map(FleetNode::address).collect();
-        for dropped in self.env.context.servers.extend(addresses).await {
+        let further = &self.env.context.settings.kube_servers;
+        for dropped in self.env.context.servers.extend(addresses, further).await {
             self.env.progress.event("", &format!("API server at {} is not used: {}", dropped.address, dropped.reason));
         }
         self.may_do_all().await && self.take_lease(inventory).await && self.before_command().await

@@ -17,7 +17,7 @@ async fn d07_a_watch_from_a_compacted_version_ends_in_an_error_event() {
     }
     real.plane.start_api_server(1).await.unwrap();
     let servers = real.servers().await;
-    assert!(servers.extend(vec![IpAddr::V4(real.plane.address(1))]).await.is_empty());
+    assert!(servers.extend(vec![IpAddr::V4(real.plane.address(1))], &[]).await.is_empty());
     let old = real.get(NODES).await["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     // The product watches a node where the version that it knows will be too old.
     let deadline = real.clock.now() + s(60);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,7 @@ use uuid::Uuid;
 
 use crate::backend::Backend;
 use crate::faults::Faults;
+use crate::front::Front;
 use crate::kube::authz::Rule;
 use crate::kube::kind::Kind;
 use crate::kube::objects::Machine;
@@ -82,7 +84,7 @@ pub enum StartError {
 /// Times that people wait for are scaled, and tests may scale them further by [`Options`].
 pub struct Lab {
     dir: PathBuf,
-    _network: Network,
+    network: Network,
     kube: Backend,
     registry: Arc<Registry>,
     talos: Talos,
@@ -155,7 +157,7 @@ impl Lab {
         let talos = Talos::start(talos_options, kubernetes, images, Arc::clone(&log)).await?;
         let lab = Arc::new(Self {
             dir: options.dir.clone(),
-            _network: network,
+            network,
             kube,
             registry,
             talos,
@@ -282,6 +284,22 @@ impl Lab {
     #[must_use]
     pub fn server(&self, node: &str) -> Option<&Arc<ApiServer>> {
         self.kube.server(node)
+    }
+
+    /// Opens what stands before the API servers, on that port: a load balancer, a tunnel, a virtual address. Their
+    /// certificates carry its address, as those of a real cluster do (`cluster.apiServer.certSANs`).
+    ///
+    /// # Errors
+    /// When the port is taken.
+    pub fn front(&self, port: u16, behind: &[&str]) -> io::Result<Front> {
+        let front = Front::open(self.network.front(), port)?;
+        self.turn_front(&front, behind);
+        Ok(front)
+    }
+
+    /// Turns it to other control planes; connections to the former ones are cut.
+    pub fn turn_front(&self, front: &Front, behind: &[&str]) {
+        front.turn(behind.iter().map(|node| SocketAddrV4::new(self.node(node).address(), KUBE_PORT)).collect());
     }
 
     /// Whether the API server of a control plane is reached and ready.
@@ -492,15 +510,16 @@ async fn kubernetes(
     faults: &Arc<Faults>,
 ) -> Result<Backend, StartError> {
     let (log, faults) = (Arc::clone(log), Arc::clone(faults));
+    let sans = vec![network.control_plane(options.endpoint).to_string(), network.front().to_string()];
     Ok(match &options.kubernetes {
         Kubernetes::Simulated => {
-            let options = KubeOptions { machines, pace: options.pace, sans: Vec::new() };
+            let options = KubeOptions { machines, pace: options.pace, sans };
             Backend::Simulated(Kube::start(options, log, faults)?)
         }
         Kubernetes::Real(programs) => {
             let (programs, dir) = (programs.clone(), options.dir.clone());
             let flags = options.api_server_flags.clone();
-            let options = ClusterOptions { programs, machines, pace: options.pace, dir, flags };
+            let options = ClusterOptions { programs, machines, pace: options.pace, dir, flags, sans };
             Backend::Real(Cluster::start(options, network, log, faults).await?)
         }
     })

@@ -11,6 +11,7 @@ mod control;
 pub mod demo;
 pub mod faults;
 mod files;
+pub mod front;
 pub mod github;
 pub mod kube;
 pub mod net;

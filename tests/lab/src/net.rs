@@ -3,7 +3,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener as StdListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener as StdListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -91,6 +91,12 @@ impl Network {
         self.host(202)
     }
 
+    /// The address of what may stand before the API servers: a load balancer, a tunnel, a virtual address.
+    #[must_use]
+    pub fn front(&self) -> Ipv4Addr {
+        self.host(206)
+    }
+
     /// The address of the registry.
     #[must_use]
     pub fn registry(&self) -> Ipv4Addr {
@@ -116,6 +122,8 @@ pub type Body = UnsyncBoxBody<Bytes, io::Error>;
 /// Who is at the other end of a connection.
 #[derive(Clone)]
 pub struct Peer {
+    /// Where the connection comes from.
+    pub address: IpAddr,
     /// The client's certificate, when it showed one that the server accepts.
     pub certificate: Option<CertificateDer<'static>>,
     /// Cancelling this closes the connection without an answer.
@@ -140,10 +148,10 @@ where
 {
     let acceptor = TlsAcceptor::from(tls);
     loop {
-        let stream = tokio::select! {
+        let (stream, from) = tokio::select! {
             () = stop.cancelled() => return,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok(accepted) => accepted,
                 // A connection that broke before it was accepted; the listener itself is well.
                 Err(_) => continue,
             },
@@ -162,7 +170,7 @@ where
                     .peer_certificates()
                     .and_then(|chain| chain.first())
                     .map(|c| c.clone().into_owned());
-                let peer = Peer { certificate, connection: connection.clone() };
+                let peer = Peer { address: from.ip(), certificate, connection: connection.clone() };
                 let service = service_fn(move |request| {
                     let answer = handler(peer.clone(), request);
                     async move { Ok::<_, io::Error>(answer.await) }

@@ -8,7 +8,7 @@ use agent::credential::Desired;
 use agent::facts::Facts;
 use agent::record::CriProcess;
 use coordinator::decide::{Action, FleetPolicy, decide, left_over};
-use coordinator::endpoint;
+use coordinator::endpoint::by_address;
 use coordinator::fleet::{Endpoint, Fencing, FleetNode, Snapshot};
 use coordinator::gates::{Closed, GateRules, budget};
 use coordinator::holder::Life;
@@ -94,7 +94,7 @@ impl Rules {
         Self {
             judge,
             fencing: |node, known, leases, _| fencing(node, None, known, leases),
-            endpoint: endpoint::find,
+            endpoint: |server, resolved, nodes| by_address(server, resolved, nodes).alone(),
             decide,
             left_over,
             budget,

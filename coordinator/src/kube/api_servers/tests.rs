@@ -154,6 +154,6 @@ async fn the_kubeconfigs_server_is_told_and_not_dialled() {
     let servers = ApiServers::connect(Some(&path), None, Clock::system()).await.unwrap();
     assert_eq!(servers.server(), ("10.0.0.1".to_owned(), 6443));
     assert_eq!((servers.requests(), servers.warnings()), (0, &[][..]));
-    assert!(servers.extend(vec!["10.0.0.1".parse().unwrap()]).await.is_empty());
+    assert!(servers.extend(vec!["10.0.0.1".parse().unwrap()], &[]).await.is_empty());
     assert_eq!(servers.requests(), 0, "the server itself is not added again");
 }

@@ -53,8 +53,24 @@ pub struct KubeOptions {
     pub machines: Vec<Machine>,
     /// How long things take.
     pub pace: Pace,
-    /// More names that the API servers' certificates carry, besides the addresses of all control planes.
+    /// Names and addresses that the certificates of all API servers carry, besides each node's own.
     pub sans: Vec<String>,
+}
+
+/// What the certificate of an API server names (Talos `secrets/kubernetes_cert_sans.go`): its node's address and host
+/// name, the service's names and address, and what all have in common (the cluster endpoint's host and certSANs).
+pub(crate) fn certified(machine: &Machine, shared: &[String]) -> Vec<String> {
+    let service = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "localhost",
+    ];
+    let mut names = vec![machine.address.clone(), machine.name.clone()];
+    names.extend(service.iter().chain(&["10.96.0.1", "127.0.0.1"]).map(ToString::to_string));
+    names.extend(shared.iter().filter(|name| **name != machine.address).cloned());
+    names
 }
 
 /// The Kubernetes side of a lab.
@@ -79,15 +95,12 @@ impl Kube {
         let store = Arc::new(Store::new(clock.clone()));
         let (runtime, ca) = (Handle::current(), Ca::new("kubernetes", "kubernetes"));
         let control_planes: Vec<_> = options.machines.iter().filter(|machine| machine.control_plane).collect();
-        let mut sans: Vec<String> = control_planes.iter().map(|machine| machine.address.clone()).collect();
-        sans.extend(["kubernetes".into(), "kubernetes.default.svc".into(), "localhost".into()]);
-        sans.extend(options.sans.iter().cloned());
         let simulated = Arc::new(Simulated { store: Arc::clone(&store), rbac: Rbac::default(), clock: clock.clone() });
         let shared = Arc::new(Shared { log, faults, clock: clock.clone() });
         let mut servers = BTreeMap::new();
         for machine in control_planes {
             let Ok(address) = machine.address.parse::<Ipv4Addr>() else { continue };
-            let tls = server_config(&ca.server(&sans), &ca, &[b"h2", b"http/1.1"], false)?;
+            let tls = server_config(&ca.server(&certified(machine, &options.sans)), &ca, &[b"h2", b"http/1.1"], false)?;
             let server = ApiServer::new(
                 &machine.name,
                 address,

@@ -84,6 +84,8 @@ struct Running {
     wanted: bool,
     /// A test has cut it off although its node runs.
     cut_off: bool,
+    /// A firewall before it lets only this address in.
+    only_from: Option<Ipv4Addr>,
     trouble: Trouble,
     stop: Option<CancellationToken>,
     /// The task of the latest listener; the next one binds when it has ended.
@@ -142,6 +144,12 @@ impl ApiServer {
         self.apply(&mut running);
     }
 
+    /// Lets nobody in but what connects from that address, or everybody again. Who is kept out finds its connection
+    /// closed without an answer.
+    pub fn only_from(&self, address: Option<Ipv4Addr>) {
+        self.running().only_from = address;
+    }
+
     /// Gives it trouble, from the next request on.
     pub fn trouble(&self, trouble: Trouble) {
         self.running().trouble = trouble;
@@ -187,7 +195,13 @@ impl ApiServer {
         let (head, body) = request.into_parts();
         let asked = Asked::new(&head.method, &head.uri);
         let target = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
-        let trouble = self.running().trouble;
+        let (trouble, only_from) = {
+            let running = self.running();
+            (running.trouble, running.only_from)
+        };
+        if only_from.is_some_and(|only| peer.address != only) {
+            return cut(&peer).await;
+        }
         match trouble {
             Trouble::Hang => std::future::pending().await,
             Trouble::Slow(delay) => self.shared.clock.sleep(delay).await,

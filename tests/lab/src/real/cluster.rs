@@ -24,6 +24,7 @@ use super::servers::{Flags, PROXY, REAL_PORT, Servers};
 use super::workload;
 use crate::faults::Faults;
 use crate::files;
+use crate::kube::certified;
 use crate::kube::controllers::Pace;
 use crate::kube::kind::Kind;
 use crate::kube::kubelet::seen;
@@ -74,6 +75,8 @@ pub struct ClusterOptions {
     pub dir: PathBuf,
     /// More flags of the kube-apiservers.
     pub flags: Flags,
+    /// Names and addresses that the certificates of all control planes' API servers carry, besides each node's own.
+    pub sans: Vec<String>,
 }
 
 /// A running cluster. Dropping it ends it.
@@ -138,7 +141,8 @@ impl Cluster {
         let mut members = BTreeMap::new();
         for machine in control_planes {
             let Ok(address) = machine.address.parse::<Ipv4Addr>() else { continue };
-            let member = Member::new(machine, address, (&ca, &certificate), &identity, &shared)?;
+            let listener = ca.server(&certified(machine, &options.sans));
+            let member = Member::new(machine, address, (&ca, &listener), &identity, &shared)?;
             members.insert(machine.name.clone(), member);
         }
         let (nodes, pods) = (Mirror::new(Kind::Node), Mirror::new(Kind::Pod));

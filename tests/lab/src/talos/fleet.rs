@@ -79,9 +79,14 @@ impl Fleet {
 
     /// Whether a worker that boots now gets a certificate for its apid; where there is no control plane at all it has one.
     pub fn gives_certificates(&self) -> bool {
-        let nodes = self.nodes.get().into_iter().flatten().filter_map(Weak::upgrade);
-        let planes: Vec<_> = nodes.filter(|node| node.role() == Role::ControlPlane).collect();
-        planes.is_empty() || planes.iter().any(|node| node.serves_certificates())
+        let nodes = self.members();
+        let mut planes = nodes.iter().filter(|node| node.role() == Role::ControlPlane).peekable();
+        planes.peek().is_none() || planes.any(|node| node.serves_certificates())
+    }
+
+    /// All nodes, up or down.
+    pub fn members(&self) -> Vec<Arc<Node>> {
+        self.nodes.get().into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
     pub fn at(&self, address: Ipv4Addr) -> Option<Arc<Node>> {

@@ -236,6 +236,53 @@ pub(crate) fn node_addresses(addresses: &[(Ipv4Addr, i32)]) -> Spec {
     spec(&network::NodeAddressSpec { addresses: prefixes.collect() }, &yaml)
 }
 
+/// A member of the cluster as discovery has it (cluster.jsonl, "discovery on"): its addresses as they were announced last.
+pub(crate) fn member(id: &str, name: &str, addresses: &[Ipv4Addr], role: Role, system: &str) -> Spec {
+    // MemberSpec of cluster.proto: the product reads no such resource, so that its protos do not have it.
+    #[derive(Clone, PartialEq, Message)]
+    struct ControlPlane {
+        #[prost(int64, tag = "1")]
+        api_server_port: i64,
+    }
+    #[derive(Clone, PartialEq, Message)]
+    struct Member {
+        #[prost(string, tag = "1")]
+        node_id: String,
+        #[prost(message, repeated, tag = "2")]
+        addresses: Vec<common::NetIp>,
+        #[prost(string, tag = "3")]
+        hostname: String,
+        #[prost(int32, tag = "4")]
+        machine_type: i32,
+        #[prost(string, tag = "5")]
+        operating_system: String,
+        #[prost(message, optional, tag = "6")]
+        control_plane: Option<ControlPlane>,
+    }
+    let control_plane = role == Role::ControlPlane;
+    let (machine_type, word) = if control_plane { (2, "controlplane") } else { (3, "worker") };
+    let port = i64::from(crate::net::KUBE_PORT);
+    let proto = Member {
+        node_id: id.to_owned(),
+        addresses: addresses.iter().map(|address| common::NetIp { ip: address.octets().to_vec() }).collect(),
+        hostname: name.to_owned(),
+        machine_type,
+        operating_system: system.to_owned(),
+        control_plane: control_plane.then_some(ControlPlane { api_server_port: port }),
+    };
+    let mut yaml = json!({
+        "nodeId": id,
+        "addresses": addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "hostname": name,
+        "machineType": word,
+        "operatingSystem": system,
+    });
+    if control_plane {
+        yaml["controlPlane"] = json!({"port": port});
+    }
+    spec(&proto, &yaml)
+}
+
 pub(crate) fn etcd_member(id: u64) -> Spec {
     let member_id = format!("{id:x}");
     let yaml = json!({"memberID": member_id});
@@ -260,6 +307,14 @@ mod tests {
         assert_eq!(node_addresses(&[([10, 5, 0, 2].into(), 24)]).proto_spec, hex("CggKBAoFAAIQGA=="));
         assert_eq!(machine_status(Stage::MachineStageRunning, &[]).proto_spec, hex("CAQSAggB"));
         assert_eq!(etcd_member(14_110_624_312_194_729_768).proto_spec, hex("ChBjM2QzMDIwY2Y3NWI4NzI4"));
+        let (id, addresses) =
+            ("LB5emwx23Tcdoe5w9GmAKFafUENo8GqTHeFOrDmHaRxB", [[10, 5, 0, 2].into(), [10, 5, 0, 50].into()]);
+        assert_eq!(
+            member(id, "f1", &addresses, Role::ControlPlane, "Talos (v1.13.9)").proto_spec,
+            hex(
+                "CixMQjVlbXd4MjNUY2RvZTV3OUdtQUtGYWZVRU5vOEdxVEhlRk9yRG1IYVJ4QhIGCgQKBQACEgYKBAoFADIaAmYxIAIqD1RhbG9zICh2MS4xMy45KTIDCKsy"
+            )
+        );
         let unmet = [
             ("services", "kubelet not running, etcd not running".to_owned()),
             ("nodeReady", "node \"cp1\" status is not available yet".to_owned()),

@@ -240,6 +240,7 @@ impl Node {
             store.render(now, &kind::BOOT_ID, "boot-id", spec::boot_id(&boot.id));
         }
         self.render_addresses(state, now);
+        self.render_members(state, now);
         self.render_annotations(state, now);
     }
 
@@ -276,6 +277,19 @@ impl Node {
         ];
         for (id, addresses) in all {
             state.boot.store.render(now, &kind::NODE_ADDRESS, id, spec::node_addresses(addresses));
+        }
+    }
+
+    /// All nodes, for discovery lists a dead one for over a minute, with the addresses that it had (talos-captures point
+    /// 19).
+    pub(super) fn render_members(&self, state: &mut State, now: Timestamp) {
+        let Some((holder, vip)) = state.discovered.clone() else { return };
+        for member in self.fleet.members() {
+            let own = Some(member.address);
+            let addresses: Vec<_> = [own, (holder == member.name).then_some(vip)].into_iter().flatten().collect();
+            let system = format!("Talos (v{})", member.version);
+            let spec = spec::member(&format!("id-of-{}", member.name), &member.name, &addresses, member.role, &system);
+            state.boot.store.render(now, &kind::MEMBER, &member.name, spec);
         }
     }
 

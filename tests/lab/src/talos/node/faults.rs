@@ -60,6 +60,15 @@ impl Node {
         });
     }
 
+    /// Discovery is on, and the members that this node sees have that virtual address under `holder`, whoever holds it
+    /// now.
+    pub fn discover(&self, holder: &str, vip: Ipv4Addr) {
+        self.step(|node, state, now| {
+            state.discovered = Some((holder.to_owned(), vip));
+            node.render_members(state, now);
+        });
+    }
+
     /// Somebody else stages a machine config.
     ///
     /// # Errors

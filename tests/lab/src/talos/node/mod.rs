@@ -59,6 +59,8 @@ pub(crate) struct State {
     pub(crate) faults: NodeFaults,
     /// A virtual address that the node holds now.
     vip: Option<Ipv4Addr>,
+    /// The name of the member that discovery lists a virtual address under, and that; none is discovery switched off.
+    discovered: Option<(String, Ipv4Addr)>,
     pub(crate) boot: Boot,
 }
 
@@ -103,6 +105,7 @@ impl Node {
             clock_offset: SignedDuration::ZERO,
             faults: NodeFaults::default(),
             vip: None,
+            discovered: None,
             boot: Boot::new(&fleet.stop),
         };
         let (name, address, role) = (spec.name.clone(), spec.address, spec.role);
