@@ -56,6 +56,9 @@ pub fn plan(document: &PlanDocument, wide: bool) -> String {
         let _ = writeln!(text, "Warning: {warning}");
     }
     let _ = writeln!(text, "{}", summary(document));
+    if let Some(words) = document.left_out.words() {
+        let _ = writeln!(text, "{words}.");
+    }
     text
 }
 
