@@ -18,4 +18,4 @@ pub mod nodes;
 pub(crate) mod patch;
 #[cfg(test)]
 mod testing;
-mod watch;
+pub(crate) mod watch;
