@@ -22,7 +22,7 @@ REQUIRE ?=
 LOCKED := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build lint fmt test crash demo deny conformance
+.PHONY: help build lint fmt test crash fleet demo deny conformance
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test: ## Run all tests
 # CRASH_DEATH="killed after it" CRASH_REQUEST=17 is one case of it, CRASH_EVERY=3 every third request.
 crash: ## Kill, cut off or stop a run at every one of its mutating requests, and print what came of it
 	$(CARGO) test $(LOCKED) -p coordinator --test acceptance -- every_death_at_every_request --ignored --nocapture
+
+fleet: ## Roll a fleet of 3 control planes and 200 workers of three Talos versions, and print what each node costs
+	$(CARGO) test $(LOCKED) -p coordinator --test acceptance -- a_roll_of_two_hundred_workers --ignored --nocapture
 
 demo: ## Roll a credential through a simulated cluster and show each step (KUBERNETES=real: with a real API server)
 	@$(CARGO) build $(LOCKED) --workspace --bins

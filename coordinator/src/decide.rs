@@ -292,8 +292,14 @@ fn disruptable<'a>(
         _ => false,
     };
     let mut begun: Vec<&FleetNode> = Vec::new();
+    // Counted once for all: asked of each node anew it would cost the square of a large fleet at every step.
+    let workers = || snapshot.nodes.iter().filter(|node| !node.kube.control_plane && counts(node));
+    let away = workers().filter(|node| node.is_disrupted()).count();
+    let allowed = policy.max_unavailable.of(workers().count());
     for (node, _) in free.iter().filter(|(node, step)| !node.kube.control_plane && wants(node, step)) {
-        if disrupted(snapshot, node) + begun.len() < allowed(snapshot, policy, node) {
+        // It does not count itself, as in `disrupted`.
+        let others = away - usize::from(counts(node) && node.is_disrupted());
+        if others + begun.len() < allowed {
             begun.push(*node);
         }
     }

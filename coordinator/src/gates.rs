@@ -3,6 +3,8 @@
 //! A dead etcd member is invisible in the member list and in the others' status, so every voter is asked itself, and no
 //! answer is a closed gate (talos-captures, point 18).
 
+pub mod managers;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -55,6 +57,9 @@ pub enum Closed {
         /// What it says of itself.
         problem: String,
     },
+    /// Another tool takes a node away now.
+    #[error("{0}")]
+    Manager(managers::AtWork),
     /// `--gate-command` says so.
     #[error("{0}")]
     Command(String),
@@ -87,8 +92,13 @@ pub struct GateRules {
 /// # Errors
 /// [`Closed`], the first gate that is.
 pub async fn look(servers: &ApiServers, talos: &Talos, node: &NodeView, rules: &GateRules) -> Result<NodeView, Closed> {
-    let all = nodes::list(servers).await.map_err(|error: ReadError| Closed::Kubernetes(chain(&error)))?;
+    let (all, pods) = futures::join!(nodes::list(servers), managers::upgrade_pods(servers));
+    let unread = |error: ReadError| Closed::Kubernetes(chain(&error));
+    let all = all.map_err(unread)?;
     let now = budget(&all, node, rules)?.clone();
+    if let Some(manager) = managers::at_work(&all, &pods.map_err(unread)?) {
+        return Err(Closed::Manager(manager));
+    }
     if node.control_plane {
         let (etcd, machines) = futures::join!(etcd(talos, &all, node), machines(talos, &all, node));
         etcd.and(machines)?;

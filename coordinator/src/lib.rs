@@ -3,7 +3,7 @@
 //! One level-triggered loop: [`inventory`] observes, [`decide`](mod@decide) decides (pure), [`rollout`] performs, and
 //! observes again. State lives in the cluster, never in the process.
 //!
-//! - [`fleet`], [`order`], [`decide`](mod@decide), [`plan`], [`identity`], [`endpoint`]: pure, but for one name lookup.
+//! - [`fleet`], [`order`], [`decide`](mod@decide), [`plan`], [`left_out`], [`identity`], [`endpoint`]: pure, but for one name lookup.
 //! - [`gates`], [`kube`], [`registry`], [`holder`], [`ci`]: what is asked of etcd, Kubernetes, the registry, this
 //!   machine's processes, and GitHub.
 //! - [`rollout`]: the effects, one file a kind of step.
@@ -28,6 +28,7 @@ pub mod hooks;
 pub mod identity;
 pub mod inventory;
 pub mod kube;
+pub mod left_out;
 pub mod order;
 pub mod plan;
 pub mod proofs;

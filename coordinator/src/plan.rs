@@ -11,6 +11,7 @@ use talos_proto::node::RebootMode;
 use crate::decide::FleetPolicy;
 use crate::fleet::{Fencing, FleetNode, Snapshot};
 use crate::inventory::Inventory;
+use crate::left_out::LeftOut;
 use crate::order::{rank, turns};
 use crate::settings::Settings;
 
@@ -37,6 +38,8 @@ pub struct PlanDocument {
     pub summary: Summary,
     /// Times in seconds.
     pub budgets: BudgetRow,
+    /// What flags left out.
+    pub left_out: LeftOut,
     /// The nodes in the order of their turns.
     pub nodes: Vec<NodeRow>,
     /// What is not about one node.
@@ -191,6 +194,7 @@ pub fn document(kind: &'static str, inventory: &Inventory, settings: &Settings) 
         },
         summary,
         budgets: budgets(settings),
+        left_out: LeftOut::of(snapshot),
         nodes,
         warnings: snapshot.warnings.iter().cloned().collect(),
         check_finds_work: None,

@@ -47,6 +47,13 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.'))
 }
 
+/// Rounds of a run unless `--max-rounds` says otherwise. A fleet that is not done after so many is changed by somebody
+/// else all the time.
+pub const DEFAULT_ROUNDS: u32 = 20;
+/// Rounds that a roll takes at least: one that finds work, one that does it once the lease is held, two that find nothing
+/// more.
+pub const LEAST_ROUNDS: u32 = 4;
+
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Budgets {
@@ -110,6 +117,8 @@ pub struct Settings {
     pub drain: DrainOptions,
     /// How long things may take.
     pub budgets: Budgets,
+    /// How often the whole fleet may be looked at in a run.
+    pub max_rounds: u32,
     /// Commands of the user's own.
     pub hooks: Hooks,
 }

@@ -325,3 +325,19 @@ async fn h05_a_gate_that_a_command_keeps_closed_is_waited_for_within_its_budget_
     let cases = [("opens", opens.boxed()), ("stays closed", stays_closed.boxed()), ("closes", closes.boxed())];
     side_by_side(cases.into_iter().map(|(name, case)| (name.to_owned(), case)).collect()).await;
 }
+
+/// Somebody who always wants one more round gets as many as are allowed, and the run says what it ended by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn h02_a_run_that_is_never_done_ends_after_max_rounds_and_gives_the_lease_back() {
+    let bed = done_bed().await;
+    let notes = Notes { bed: &bed };
+    let mut all = flags(&[("check", notes.command("look", "exit 10")), ("after", notes.command("after", "exit 10"))]);
+    all.extend(["--max-rounds".to_owned(), "6".to_owned()]);
+    let failed = run_old(&bed, &all).await.expect(1);
+    let looks = notes.lines().iter().filter(|line| *line == "look").count();
+    assert_eq!(looks, 6, "{}", failed.stderr);
+    assert!(failed.stdout.contains("Left: run: not done after 6 rounds (--max-rounds)"), "{}", failed.stdout);
+    assert!(!lease_is_held(&bed));
+    let few = run_old(&bed, &["--max-rounds".to_owned(), "3".to_owned()]).await.expect(64);
+    assert!(few.stderr.contains("3 is not in 4.."), "{}", few.stderr);
+}

@@ -152,3 +152,30 @@ async fn n22_a_clock_that_was_stepped_back_before_the_change_does_not_make_it_lo
     bed.run(&["-n", "worker-1"]).await.expect(0);
     assert_eq!((bed.writes(), bed.truth_of("worker-1").boots), (0, 1));
 }
+
+/// What flags left out is a human's choice and no failure; but success does not speak of it, so it is counted, and named
+/// where it is not current.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s7_what_flags_leave_out_is_named_where_it_is_not_current_and_fails_nothing() {
+    let bed = Bed::proved(|options| (options.control_planes, options.workers) = (1, 4)).await;
+    bed.apply("worker-2", &bed.config_with_new("worker-2"));
+    bed.verified(Held::Old, "worker-2", "/verdict", "Drifted").await;
+    bed.lab.node("worker-3").stop();
+    let flags = ["--exclude", "worker-1,worker-2,worker-3"];
+    let document = [&flags[..], &["-o", "json"]].concat();
+    let expected = serde_json::json!({"current": 1, "notCurrent": {"worker-2": "Drifted", "worker-3": "Blocked"}});
+    let words =
+        "Left out by --nodes or --exclude: 3 nodes, 2 of them not current: worker-2 (Drifted), worker-3 (Blocked)";
+    for command in ["plan", "run"] {
+        let json = bed.product_with_old(command, &document).await.expect(0).json();
+        assert_eq!(json["leftOut"], expected, "{command}: {json:#}");
+        let text = bed.product_with_old(command, &flags).await.expect(0).stdout;
+        assert!(text.contains(words) && text.contains("Nothing to do"), "{command}: {text}");
+    }
+    assert_eq!(bed.writes(), 0);
+    // All others are left out by naming one, and nobody is left out by naming none.
+    let one = bed.product_with_old("plan", &["-n", "worker-4", "-o", "json"]).await.expect(0).json();
+    assert_eq!(one["leftOut"]["current"], 2, "{one:#}");
+    let none = bed.product_with_old("plan", &["-o", "json"]).await.expect(0).json();
+    assert_eq!(none["leftOut"], serde_json::json!({"current": 0, "notCurrent": {}}));
+}

@@ -12,7 +12,7 @@ use crate::decide::MaxUnavailable;
 use crate::kube::lease::Takeover;
 use crate::reboot_mode::ModeOf;
 use crate::report::Format;
-use crate::settings::LeaseName;
+use crate::settings::{DEFAULT_ROUNDS, LEAST_ROUNDS, LeaseName};
 use talos_proto::channel::Routing;
 
 /// Version and commit, for `--version`.
@@ -323,6 +323,10 @@ pub struct Roll {
     /// Budget for a node of Talos 1.14 or newer to adopt the credential by itself.
     #[arg(long, env = "TALOS_GHCR_ADOPT_TIMEOUT", value_name = "TIME", default_value = "3m", help_heading = "Roll")]
     pub adopt_timeout: Time,
+    /// Looks at the whole fleet in one run, each followed by the work that it finds. A roll that nobody disturbs takes 4;
+    /// a run that is not done after so many ends with 1.
+    #[arg(long, env = "TALOS_GHCR_MAX_ROUNDS", value_name = "N", default_value_t = DEFAULT_ROUNDS, value_parser = clap::value_parser!(u32).range(i64::from(LEAST_ROUNDS)..), help_heading = "Roll")]
+    pub max_rounds: u32,
     /// Budget for the whole run.
     #[arg(long, env = "TALOS_GHCR_TIMEOUT", value_name = "TIME", help_heading = "Roll")]
     pub timeout: Option<Time>,

@@ -25,7 +25,7 @@ use crate::kube::api_servers::{ApiServers, KubeServer, KubeconfigError};
 use crate::kube::drain::DrainOptions;
 use crate::kube::lease::Timing;
 use crate::reboot_mode::RebootModes;
-use crate::settings::{Budgets, Settings};
+use crate::settings::{Budgets, DEFAULT_ROUNDS, Settings};
 
 /// The environment variable that holds the docker config itself.
 const CREDENTIAL: &str = "TALOS_GHCR_CREDENTIAL";
@@ -218,6 +218,7 @@ pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clo
             adopt: roll.adopt_timeout.0,
             run: roll.timeout.map(|time| time.0),
         },
+        max_rounds: roll.max_rounds,
         hooks: Hooks {
             check: roll.hooks.check_command,
             before: roll.hooks.before_command,
@@ -283,6 +284,7 @@ fn defaults() -> Roll {
         reboot_timeout: minutes(15),
         gate_timeout: minutes(10),
         adopt_timeout: minutes(3),
+        max_rounds: DEFAULT_ROUNDS,
         timeout: None,
         hooks: HookArgs {
             check_command: None,

@@ -19,4 +19,4 @@ pub(crate) mod patch;
 pub mod serving;
 #[cfg(test)]
 mod testing;
-mod watch;
+pub(crate) mod watch;

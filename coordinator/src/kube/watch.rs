@@ -26,11 +26,12 @@ const PAGE: u32 = 500;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
-/// What is listed: the path of the collection and a field selector.
+/// What is listed: the path of the collection and a selector.
 #[derive(Clone, Debug)]
 pub struct Query {
     path: String,
-    field_selector: Option<String>,
+    /// `fieldSelector` or `labelSelector`, and its value.
+    selector: Option<(&'static str, String)>,
 }
 
 /// One change of what is followed.
@@ -58,16 +59,21 @@ pub struct Follow<K> {
 impl Query {
     /// Everything under `path`, for example `/api/v1/nodes`.
     pub fn all(path: impl Into<String>) -> Self {
-        Self { path: path.into(), field_selector: None }
+        Self { path: path.into(), selector: None }
     }
 
     /// Only what the field selector matches, for example `spec.nodeName=w1`.
     pub fn field(path: impl Into<String>, selector: impl Into<String>) -> Self {
-        Self { path: path.into(), field_selector: Some(selector.into()) }
+        Self { path: path.into(), selector: Some(("fieldSelector", selector.into())) }
+    }
+
+    /// Only what the label selector matches; a key alone is what has that label.
+    pub fn label(path: impl Into<String>, selector: impl Into<String>) -> Self {
+        Self { path: path.into(), selector: Some(("labelSelector", selector.into())) }
     }
 
     fn request(&self, more: &[(&str, &str)]) -> Result<Request<Vec<u8>>, kube::Error> {
-        let selector = self.field_selector.as_deref().map(|selector| ("fieldSelector", selector));
+        let selector = self.selector.as_ref().map(|(name, selector)| (*name, selector.as_str()));
         let pairs: Vec<String> =
             more.iter().copied().chain(selector).map(|(key, value)| format!("{key}={}", escape(value))).collect();
         let separator = if pairs.is_empty() { "" } else { "?" };

@@ -65,6 +65,9 @@ pub fn plan(document: &PlanDocument, wide: bool) -> String {
         }
     }
     let _ = writeln!(text, "{}", summary(document));
+    if let Some(words) = document.left_out.words() {
+        let _ = writeln!(text, "{words}.");
+    }
     text
 }
 

@@ -28,12 +28,19 @@ const GATE_PAUSE: Duration = Duration::from_secs(1);
 pub async fn claim(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
     let lease = env.held()?;
     let servers = &env.context.servers;
+    // Asked before any fence: a node that cannot be drained is left as it is. And before the gates, which one node passes
+    // at a time: in a large fleet many places are free at once.
+    let options = env.context.settings.drain;
+    drain::plan(servers, node.name(), options).await?;
     let (now, guard) = match pass_gates(env, node).await? {
-        Gates::Open { node: now, guard, .. } => (now, guard),
+        Gates::Open { node: now, guard, waited } => {
+            if waited {
+                drain::plan(servers, node.name(), options).await?;
+            }
+            (now, guard)
+        }
         Gates::End(end) => return Ok(end),
     };
-    // Asked before any fence: a node that cannot be drained is left as it is.
-    drain::plan(servers, node.name(), env.context.settings.drain).await?;
     let boot = node.boot().unwrap_or_default();
     let revision = node.judgement.as_ref().and_then(|judgement| judgement.revision);
     let revision = revision.map(|revision| revision.to_string()).unwrap_or_default();

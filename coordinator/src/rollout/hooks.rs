@@ -120,6 +120,10 @@ impl Rollout {
                 self.env.progress.event("", &format!("{} asks for one more round", Hook::After));
                 return true;
             }
+            // Why there is none is the cause that a human reads last, and no fault of the command.
+            Some(Ok(MORE)) => {
+                self.env.progress.event("", &format!("{} asks for one more round; there is none", Hook::After));
+            }
             Some(Ok(code)) => {
                 self.fail(Exit::Failed, "", format!("{} ended with exit code {code}", Hook::After));
             }

@@ -31,6 +31,7 @@ use crate::holder::Holder;
 use crate::inventory::{Context, Inventory, Known};
 use crate::kube::access;
 use crate::kube::lease::{AcquireError, HeldLease, LeaseOptions, LeaseState, Release, acquire};
+use crate::left_out::LeftOut;
 use crate::registry::{explain, preflight};
 use crate::report::progress::{Progress, short};
 use env::Env;
@@ -43,8 +44,6 @@ pub use drive::{after_done, remember};
 pub use outcome::Learned;
 pub use reboot::{Boot, boot_seen, came_to_nothing};
 
-/// A fleet that is not done after that many rounds is changed by somebody else all the time.
-const MAX_ROUNDS: u32 = 20;
 /// After a write two clean inventories in a row are needed: a node may have appeared, a controller may have undone.
 pub const CLEAN_AFTER_WRITE: u32 = 2;
 
@@ -73,6 +72,8 @@ pub struct RunDocument {
     pub adopted_live: Vec<String>,
     /// What a human must see, by node; an empty name is the run itself.
     pub left: BTreeMap<String, String>,
+    /// What flags left out, as it was seen last.
+    pub left_out: LeftOut,
     /// Requests sent.
     pub requests: Requests,
     /// How long it took, in seconds.
@@ -101,6 +102,7 @@ pub struct Rollout {
     start: Moment,
     exit: Exit,
     left: BTreeMap<String, String>,
+    left_out: LeftOut,
     rebooted: Vec<String>,
     adopted_live: Vec<String>,
     /// Live nodes, by UID, that this run has staged and that were not seen loaded yet.
@@ -127,6 +129,7 @@ impl Rollout {
     #[must_use]
     pub fn new(context: Arc<Context>, progress: Progress, stop: CancellationToken, confirm: Confirm) -> Self {
         let start = context.talos.clock().now();
+        let rounds_left = context.settings.max_rounds;
         let env = Env {
             context,
             lease: None,
@@ -146,6 +149,7 @@ impl Rollout {
             start,
             exit: Exit::Done,
             left: BTreeMap::new(),
+            left_out: LeftOut::default(),
             rebooted: Vec::new(),
             adopted_live: Vec::new(),
             staged_live: BTreeSet::new(),
@@ -156,7 +160,7 @@ impl Rollout {
             registry_accepts: false,
             wrote: false,
             after_is_due: false,
-            rounds_left: MAX_ROUNDS,
+            rounds_left,
         }
     }
 
@@ -186,6 +190,7 @@ impl Rollout {
             rebooted: self.rebooted,
             adopted_live: self.adopted_live,
             left: self.left,
+            left_out: self.left_out,
             requests: Requests {
                 talos: self.env.context.talos.calls(),
                 kubernetes: self.env.context.servers.requests(),
@@ -250,7 +255,11 @@ impl Rollout {
                 return;
             }
         }
-        self.fail(Exit::Failed, "", format!("not done after {MAX_ROUNDS} rounds: is another tool changing the nodes?"));
+        let rounds = self.env.context.settings.max_rounds;
+        let words = format!(
+            "not done after {rounds} rounds (--max-rounds): is another tool changing the nodes, or adding some all the time?"
+        );
+        self.fail(Exit::Failed, "", words);
     }
 
     /// A fresh inventory. An API that does not answer is ridden out: its node may be the one that we, or a dead run
@@ -418,6 +427,7 @@ impl Rollout {
     /// The last look: what keeps this from exit 0.
     fn conclude(&mut self, inventory: &Inventory) {
         let snapshot = &inventory.snapshot;
+        self.left_out = LeftOut::of(snapshot);
         let policy = self.env.context.settings.fleet;
         for (node, reason) in left_over(snapshot, &policy) {
             // A failure of this run has named its exit code already.

@@ -27,9 +27,12 @@ pub const KUBE_PORT: u16 = 6443;
 pub const REGISTRY_PORT: u16 = 5000;
 
 /// Most control planes and workers that fit into one network.
-pub const MAX_CONTROL_PLANES: usize = 40;
+pub const MAX_CONTROL_PLANES: usize = 20;
 /// See [`MAX_CONTROL_PLANES`].
-pub const MAX_WORKERS: usize = 140;
+pub const MAX_WORKERS: usize = 220;
+
+/// Where the workers are, row by row: what lies between belongs to control planes and to the lab itself.
+const WORKERS: [std::ops::Range<usize>; 3] = [50..200, 206..254, 24..46];
 
 /// A free 127.a.b.0/24, held for as long as this lives.
 #[derive(Debug)]
@@ -76,7 +79,7 @@ impl Network {
     /// The address of the worker with this index (from 0).
     #[must_use]
     pub fn worker(&self, index: usize) -> Ipv4Addr {
-        self.host(50 + index)
+        self.host(WORKERS.into_iter().flatten().nth(index).unwrap_or(usize::MAX))
     }
 
     /// The address of a real cluster's etcd, which only its API servers know.
@@ -195,7 +198,11 @@ mod tests {
         let (one, two) = (Network::take().unwrap(), Network::take().unwrap());
         assert_ne!((one.a, one.b), (two.a, two.b));
         assert!(StdListener::bind(SocketAddrV4::new(one.host(254), KUBE_PORT)).is_err(), "the guard holds it");
-        assert_ne!(one.control_plane(MAX_CONTROL_PLANES - 1), one.worker(0));
-        assert!(one.worker(MAX_WORKERS - 1) < one.registry());
+        let planes = (0..MAX_CONTROL_PLANES).map(|index| one.control_plane(index));
+        let workers = (0..MAX_WORKERS).map(|index| one.worker(index));
+        let own = [one.registry(), one.etcd(), one.own_api_server(), elsewhere(one.registry()), one.host(254)];
+        let all: Vec<_> = planes.chain(workers).chain(own).chain(github(one.registry())).collect();
+        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len(), "two that have one address: {all:?}");
     }
 }

@@ -189,6 +189,10 @@ fn taints(state: &mut State) {
                 _ => {}
             }
         }
+        // An edit copies the whole Node: with hundreds of them most passes would do nothing else.
+        if node["spec"]["taints"].as_array().map_or(&[][..], Vec::as_slice) == taints {
+            continue;
+        }
         let name = node["metadata"]["name"].as_str().unwrap_or_default();
         state.edit(Kind::Node, "", name, |node| {
             if taints.is_empty() {
@@ -220,10 +224,12 @@ fn daemon_pods(state: &mut State) {
     let nodes: Vec<_> = state.list(Kind::Node).cloned().collect();
     for set in sets {
         let uid = set["metadata"]["uid"].as_str().unwrap_or_default();
+        let owned = state.list(Kind::Pod).filter(|pod| is_owned_by(pod, uid));
+        let served: HashSet<String> =
+            owned.filter_map(|pod| Some(pod["spec"]["nodeName"].as_str()?.to_owned())).collect();
         for node in &nodes {
             let name = node["metadata"]["name"].as_str().unwrap_or_default();
-            let there = state.list(Kind::Pod).any(|pod| is_owned_by(pod, uid) && pod["spec"]["nodeName"] == name);
-            if !there {
+            if !served.contains(name) {
                 state.create(Kind::Pod, objects::daemon_pod(&set, name));
             }
         }
@@ -243,15 +249,20 @@ fn daemon_pods(state: &mut State) {
 fn schedule(state: &mut State) {
     let unbound = |pod: &Value| pod["spec"]["nodeName"].is_null() && !is_terminating(pod);
     let waiting: Vec<_> = state.list(Kind::Pod).filter(|pod| unbound(pod)).cloned().collect();
+    let mut load: HashMap<String, usize> = HashMap::new();
+    for node in state.list(Kind::Pod).filter_map(|pod| pod["spec"]["nodeName"].as_str()) {
+        *load.entry(node.to_owned()).or_default() += 1;
+    }
     for pod in waiting {
         let takes = |node: &Value| {
             let tainted = node["spec"]["taints"].as_array().is_some_and(|all| !all.is_empty());
             is_ready(node) && node["spec"]["unschedulable"] != true && !tainted
         };
-        let load = |node: &str| state.list(Kind::Pod).filter(|pod| pod["spec"]["nodeName"] == node).count();
         let names =
             state.list(Kind::Node).filter(|node| takes(node)).filter_map(|node| node["metadata"]["name"].as_str());
-        let Some(node) = names.min_by_key(|name| load(name)).map(str::to_owned) else { return };
+        let pods = |node: &str| load.get(node).copied().unwrap_or_default();
+        let Some(node) = names.min_by_key(|name| pods(name)).map(str::to_owned) else { return };
+        *load.entry(node.clone()).or_default() += 1;
         let text = |field: &str| pod["metadata"][field].as_str().unwrap_or_default();
         state.edit(Kind::Pod, text("namespace"), text("name"), |pod| pod["spec"]["nodeName"] = json!(node));
     }

@@ -128,8 +128,11 @@ impl Kube {
 
     async fn control(self: Arc<Self>, mut controllers: Controllers) {
         while !self.stop.is_cancelled() {
+            let begun = self.clock.now();
             self.store.with(|state| controllers.pass(state, &self.kubelets));
-            self.clock.sleep(Duration::from_millis(20)).await;
+            // A large cluster is moved less often: else nobody else would get to its store.
+            let took = self.clock.now().since(begun);
+            self.clock.sleep(Duration::from_millis(20).max(took * 3)).await;
         }
     }
 

@@ -135,7 +135,13 @@ impl Node {
     }
 
     fn annotate(&self) {
-        let wanted = self.state().boot.effective.annotations.clone();
+        let wanted = {
+            let state = self.state();
+            if state.faults.annotations_held {
+                return;
+            }
+            state.boot.effective.annotations.clone()
+        };
         self.fleet.kubernetes.annotate_from_talos(&self.name, wanted);
     }
 

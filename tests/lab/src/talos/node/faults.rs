@@ -21,6 +21,8 @@ pub(crate) struct NodeFaults {
     pub off: bool,
     /// Its API runs and cannot be reached.
     pub apid_cut_off: bool,
+    /// What its machine config says for the Node's annotations does not get there.
+    pub annotations_held: bool,
     /// Methods whose next reply is lost.
     pub lost_replies: BTreeSet<String>,
 }
@@ -45,6 +47,20 @@ impl Node {
     /// A static pod of a control plane is not ready, so that its machine is not (talos-captures point 20), or is again.
     pub fn unready_static_pods(&self, unready: bool) {
         self.step(|_, state, _| state.boot.static_pods_unready = unready);
+    }
+
+    /// The annotations of its machine config do not get to its Node any more, or all that were held back do: 0.5 s in a
+    /// quiet cluster, more than 10 s after a bootstrap (talos-captures point 22), and for as long as the node's own way
+    /// to the API is barred.
+    pub fn hold_annotations(&self, held: bool) {
+        let changed = {
+            let mut state = self.state();
+            state.faults.annotations_held = held;
+            Arc::clone(&state.boot.annotations_changed)
+        };
+        if !held {
+            changed.notify_one();
+        }
     }
 
     /// The node's wall clock is off by that much from now on.
