@@ -127,14 +127,7 @@ impl FleetNode {
                     fence.holder, fence.lease
                 ))),
                 Fencing::Unreadable(why) => Verdict::Blocked(Blocked::Fence(why.clone())),
-                Fencing::Free if self.reboot_is_not_possible(judgement) => Verdict::Blocked(Blocked::Step(format!(
-                    "it cannot be rebooted with the mode {}, which Talos 1.12 and newer know; give --reboot-mode {}=default or powercycle",
-                    self.reboot_mode,
-                    self.name()
-                ))),
-                Fencing::Free if needs_change(judgement) && self.outage.is_some() => {
-                    Verdict::Blocked(Blocked::Step(Closed::Outage(self.outage.unwrap_or_default()).to_string()))
-                }
+                Fencing::Free => self.forbidden(judgement).map_or_else(|| judgement.verdict.clone(), Verdict::Blocked),
                 _ => judgement.verdict.clone(),
             },
             (Talk::NotTalos(why), ..) => Verdict::Unknown(format!("not Talos: {why}")),
@@ -142,11 +135,24 @@ impl FleetNode {
         }
     }
 
-    /// Whether it needs a reboot of a mode that its Talos would take for another.
-    fn reboot_is_not_possible(&self, judgement: &Judgement) -> bool {
-        judgement.adoption == Adoption::Reboot
-            && needs_change(judgement)
-            && self.facts().is_some_and(|facts| !self.reboot_mode.is_known_to(&facts.version))
+    /// Why a node that does not hold the credential is left as it is, by what the flags say: they are for a human to change
+    /// before anything is written to it.
+    fn forbidden(&self, judgement: &Judgement) -> Option<Blocked> {
+        if !matches!(judgement.verdict, Verdict::Drifted | Verdict::Stale) {
+            return None;
+        }
+        if let Some(planes) = self.outage {
+            return Some(Blocked::Step(Closed::Outage(planes).to_string()));
+        }
+        // An older Talos would take the mode for another.
+        let known = self.facts().is_none_or(|facts| self.reboot_mode.is_known_to(&facts.version));
+        (judgement.adoption == Adoption::Reboot && !known).then(|| {
+            Blocked::Step(format!(
+                "it cannot be rebooted with the mode {}, which Talos 1.12 and newer know; give --reboot-mode {}=default or powercycle",
+                self.reboot_mode,
+                self.name()
+            ))
+        })
     }
 
     /// Whether the node is none of our business: another system, or left out, and without a fence of ours.
@@ -229,11 +235,6 @@ impl FleetNode {
         let restarting = self.judgement.as_ref().is_some_and(|judgement| is_adopting(judgement, &self.memory));
         !self.kube.ready || matches!(self.talk, Talk::Unreachable(_)) || cri_down || fenced || disrupting || restarting
     }
-}
-
-/// Whether the node does not hold the credential.
-fn needs_change(judgement: &Judgement) -> bool {
-    matches!(judgement.verdict, Verdict::Drifted | Verdict::Stale)
 }
 
 /// How the endpoint node was found.

@@ -84,7 +84,7 @@ impl Node {
         Self { direct: self.talos.routing() != Routing::Proxy, ..self.clone() }
     }
 
-    /// The same node by the way that the routing says: the other way round.
+    /// The same node by the way that `--route` says: takes [`Node::directly`] back.
     #[must_use]
     pub fn through_endpoints(&self) -> Node {
         self.talos.node(self.address)
@@ -296,8 +296,8 @@ impl Node {
         Ok(())
     }
 
-    /// Asks for a reboot of that mode. OK proves nothing: it is answered before anything happens, also when it is asked twice, and
-    /// it may then not happen (talos-captures, point 12). Only another boot id does.
+    /// Asks for a reboot of that mode. OK proves nothing: it is answered before anything happens, also when it is asked
+    /// twice, and it may then not happen (talos-captures, point 12). Only another boot id does.
     ///
     /// # Errors
     /// Any [`CallError`]; after [`Why::Broken`] or [`Why::Deadline`] it may have been accepted.

@@ -6,6 +6,7 @@ use tonic::Code;
 
 use super::*;
 use crate::talos::cosi::kind;
+use crate::talos::{Asked, RebootMode};
 use talos_proto::proto::talos::resource::definitions::runtime::MachineStatusSpec;
 
 #[tokio::test]
@@ -181,4 +182,45 @@ async fn an_api_that_is_cut_off_is_reached_neither_directly_nor_behind_a_proxy_a
     }
     proxied.version(to((), &[("node", &target)])).await.unwrap();
     assert_ne!(node.boot_id(), boot);
+}
+
+#[tokio::test]
+async fn a_proxy_that_saw_a_node_down_does_not_look_for_it_again_for_a_while() {
+    let bed = Bed::start(2, 1, "1.13.9").await;
+    let (node, target) = (bed.talos.node("w-1"), bed.address("w-1"));
+    bed.talos.set_proxy_back_off(Duration::from_secs(1));
+    node.stop();
+    let mut first = bed.machine("cp-1", "os:reader");
+    assert_eq!(first.version(to((), &[("node", &target)])).await.unwrap_err().code(), Code::Unavailable);
+    node.start_again();
+    bed.until("it is back", || node.is_up()).await;
+    assert_eq!(first.version(to((), &[("node", &target)])).await.unwrap_err().code(), Code::Unavailable);
+    bed.machine("cp-2", "os:reader").version(to((), &[("node", &target)])).await.unwrap();
+    bed.machine("w-1", "os:reader").version(()).await.unwrap();
+    while first.version(to((), &[("node", &target)])).await.is_err() {
+        bed.clock.sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_boots_while_no_control_plane_runs_has_no_apid_until_one_does() {
+    let bed = Bed::start(1, 1, "1.13.9").await;
+    let (worker, plane) = (bed.talos.node("w-1"), bed.talos.node("cp-1"));
+    plane.stop();
+    worker.ask_for_reboot(true);
+    bed.until("it has booted", || worker.boots() == 1).await;
+    bed.clock.sleep(REBOOT).await;
+    assert!(!worker.is_up());
+    plane.start_again();
+    bed.until("it has a certificate", || worker.is_up()).await;
+}
+
+#[tokio::test]
+async fn what_a_reboot_was_asked_for_with_and_what_was_open_then_is_known() {
+    let bed = Bed::start(1, 1, "1.13.9").await;
+    let watch = bed.watch("w-1", &kind::MACHINE_STATUS, Some("machine")).await;
+    bed.reboot("w-1").await.unwrap();
+    let asked = bed.talos.node("w-1").reboots_asked();
+    assert_eq!(asked, [Asked { mode: RebootMode::Default, watches: 1 }]);
+    drop(watch);
 }
