@@ -246,7 +246,8 @@ pub struct Endpoint {
     pub node: Option<String>,
     /// The rule that found it, or why there is no single node.
     pub rule: String,
-    /// It was found out; otherwise the name did not resolve, and it may be any of them.
+    /// It was found out; otherwise the name did not resolve or the certificate could not be read, and it may be any of
+    /// them.
     pub known: bool,
 }
 
