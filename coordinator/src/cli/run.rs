@@ -64,9 +64,6 @@ fn summary(document: &RunDocument) -> String {
         let name = if node.is_empty() { "run" } else { node };
         text.push_str(&format!("Left: {name}: {reason}\n"));
     }
-    if let Some(words) = document.left_out.words() {
-        text.push_str(&format!("{words}\n"));
-    }
     let requests = document.requests;
     text.push_str(&format!(
         "{} in {:.1} s ({} Talos calls, {} Kubernetes requests).\n",
@@ -80,5 +77,8 @@ fn summary(document: &RunDocument) -> String {
         requests.talos,
         requests.kubernetes
     ));
+    if let Some(words) = document.left_out.words() {
+        text.push_str(&format!("{words}.\n"));
+    }
     text
 }
