@@ -61,8 +61,8 @@ async fn o03_behind_a_tunnel_or_a_load_balancer_the_certificate_tells() {
     assert_eq!(bed.writes(), 0);
 }
 
-/// The control planes serve at another port than the tunnel: they are found there all the same, and stand in while the
-/// one behind the tunnel is away.
+/// The control planes serve at another port than the tunnel: they join the set there all the same, and each is waited for
+/// at its own address after its reboot.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn o03_s4_the_control_plane_behind_a_tunnel_goes_last() {
     let bed = Bed::new(|options| options.workers = 2).await;
@@ -71,8 +71,7 @@ async fn o03_s4_the_control_plane_behind_a_tunnel_goes_last() {
     let done = run_with(&bed, &kubeconfig(&bed, &front.url()), &[]).await.expect(0);
     bed.assert_done();
     assert_eq!(bed.lab.truth().boot_order, ["worker-1", "worker-2", "cp-3", "cp-1", "cp-2"], "{}", done.stderr);
-    assert!(!done.stderr.contains("is not used"), "{}", done.stderr);
-    assert!(renewals(&while_away(&bed, "cp-2")).iter().all(|server| server != "kubernetes/cp-2"));
+    assert!(!done.stderr.contains("is not used") && !done.stderr.contains("cannot be reached"), "{}", done.stderr);
 }
 
 /// Only the load balancer is let in to the API servers: none of their own addresses joins the set, and none can say that it
