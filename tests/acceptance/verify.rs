@@ -202,6 +202,7 @@ async fn v04_proofs_say_what_was_proved_when_by_whom_in_which_boot_and_whether_i
     .await;
     let written: serde_json::Value = bed.truth_of("worker-1").record.expect("a record");
     bed.apply("worker-2", &bed.config_with_new("worker-2"));
+    bed.verified(Held::New, "worker-2", "/verdict", "Stale").await;
     let config = bed.config("worker-3");
     let wiped: Vec<&str> = config.lines().filter(|line| !line.contains("talos-ghcr/proof")).collect();
     bed.apply("worker-3", &(wiped.join("\n") + "\n"));
