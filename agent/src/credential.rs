@@ -194,18 +194,23 @@ impl Desired {
         self.0.is_empty()
     }
 
-    /// Whether a text holds one of the secrets: as it is, or in docker's base64 of user and password.
+    /// Every text that must not be shown: passwords and tokens, and docker's base64 of user and password.
+    pub fn secrets(&self) -> impl Iterator<Item = Zeroizing<String>> {
+        self.0.values().flat_map(|credential| match credential {
+            Credential::Basic { username, password } => {
+                let both = Zeroizing::new(format!("{username}:{}", password.expose_secret()));
+                vec![Zeroizing::new(password.expose_secret().to_owned()), Zeroizing::new(STANDARD.encode(&*both))]
+            }
+            Credential::Token(token) => vec![Zeroizing::new(token.expose_secret().to_owned())],
+            Credential::None => Vec::new(),
+        })
+    }
+
+    /// Whether a text holds one of them.
     #[must_use]
     pub fn is_in(&self, text: &[u8]) -> bool {
         let holds = |part: &[u8]| !part.is_empty() && text.windows(part.len()).any(|window| window == part);
-        self.0.values().any(|credential| match credential {
-            Credential::Basic { username, password } => {
-                let both = Zeroizing::new(format!("{username}:{}", password.expose_secret()));
-                holds(password.expose_secret().as_bytes()) || holds(Zeroizing::new(STANDARD.encode(&*both)).as_bytes())
-            }
-            Credential::Token(token) => holds(token.expose_secret().as_bytes()),
-            Credential::None => false,
-        })
+        self.secrets().any(|secret| holds(secret.as_bytes()))
     }
 
     /// How many registries.

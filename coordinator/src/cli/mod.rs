@@ -75,7 +75,9 @@ fn logging() {
 
 /// Prints an error with its causes, and gives the exit code back for the caller's last line.
 pub(crate) fn fail(exit: Exit, error: &dyn std::error::Error) -> Exit {
-    report::say(&format!("error: {}", talos_proto::chain(error)));
+    let text = talos_proto::chain(error);
+    report::say(&format!("error: {text}"));
+    report::actions::annotate(&text);
     exit
 }
 

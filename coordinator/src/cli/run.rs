@@ -12,6 +12,7 @@ use super::signals::Stop;
 use crate::exit::Exit;
 use crate::inventory::Inventory;
 use crate::plan::document;
+use crate::report::actions::Actions;
 use crate::report::progress::Progress;
 use crate::report::{self, machine_readable, table};
 use crate::rollout::{Confirm, Rollout, RunDocument};
@@ -29,6 +30,7 @@ pub(super) async fn run(args: RunArgs) -> Exit {
         Ok(stop) => stop,
         Err(error) => return fail(Exit::Failed, &error),
     };
+    let actions = Actions::begin(&context.desired);
     let progress = Progress::new(clock);
     let ask = !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let settings = context.settings.clone();
@@ -41,7 +43,14 @@ pub(super) async fn run(args: RunArgs) -> Exit {
     let exit = stop.exit().map_or(exit, |asked| exit.worse(asked));
     let document = RunDocument { exit_code: exit.code(), ..document };
     report::print(&machine_readable(&document, format).unwrap_or_else(|| summary(&document)));
-    exit
+    // The work is done: that its outputs are missing is a failure for the steps that read them.
+    match actions.map(|actions| actions.end(&document)) {
+        Some(Err(problem)) => {
+            report::say(&format!("error: {problem}"));
+            exit.worse(Exit::Failed)
+        }
+        _ => exit,
+    }
 }
 
 /// Shows the plan and asks; only a terminal is ever asked.

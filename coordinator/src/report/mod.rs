@@ -4,6 +4,7 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
+pub mod actions;
 pub mod fences;
 pub mod junit;
 pub mod progress;
