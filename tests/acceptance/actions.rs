@@ -71,7 +71,10 @@ async fn p03_in_actions_secrets_are_masked_first_and_outputs_and_a_summary_are_w
     assert_eq!((of("changed"), of("rebooted"), of("unproved")), (Some("true"), Some("worker-1"), Some("")));
     assert_eq!(of("revision").map(str::len), Some(32));
     let summary = read(&bed.lab.dir().join("summary"));
-    assert!(summary.starts_with("### talos-ghcr run: done") && summary.contains("| worker-1 | rebooted |"), "{summary}");
+    assert!(
+        summary.starts_with("### talos-ghcr run: done") && summary.contains("| worker-1 | rebooted |"),
+        "{summary}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

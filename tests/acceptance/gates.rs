@@ -1,11 +1,11 @@
-//! Gates that have no answer: N20.
+//! Gates that have no answer, and a control plane that is not well although its Node is Ready: N20, R08, R17.
 
 use futures::FutureExt as _;
 use lab::Held;
-use lab::faults::When::After;
+use lab::faults::When::{After, Before};
 
 use crate::harness::{Bed, ended};
-use crate::scene::{Gate, Story, lease_is_held, requests, side_by_side};
+use crate::scene::{Gate, Story, lease_is_held, only_stale, requests, side_by_side};
 
 /// Three control planes alone; `cp-2` is the one that is rolled.
 async fn control_planes() -> Bed {
@@ -51,4 +51,21 @@ async fn n20_an_etcd_that_does_not_answer_closes_the_gate_and_the_node_is_given_
     };
     let cases = [("before the claim", before_the_claim.boxed()), ("after the drain", after_the_drain.boxed())];
     side_by_side(cases.into_iter().map(|(name, case)| (name.to_owned(), case)).collect()).await;
+}
+
+/// Its etcd and kubelet come back long before its API server (talos-captures point 25).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r08_r17_a_control_plane_whose_cri_was_killed_keeps_the_others_up_until_its_api_server_is_back() {
+    let bed = only_stale(&["cp-2"]).await;
+    let mut gate = Gate::new(&bed);
+    let server = bed.lab.server("cp-3").cloned().expect("it serves");
+    bed.lab.node("cp-3").kill_cri_under_pods();
+    let child = bed.start(&[]);
+    let held = gate.hold(Before, "Reboot cp-2", 1).await;
+    assert!(*server.listening().borrow(), "two API servers would be away");
+    drop(gate);
+    held.release();
+    let done = ended(child).await.expect(0);
+    assert!(done.stderr.contains("gate closed: ") && done.stderr.contains("cp-3"), "{}", done.stderr);
+    assert_eq!(bed.truth_of("cp-2").boots, 1);
 }

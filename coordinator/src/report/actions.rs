@@ -110,7 +110,9 @@ fn outputs(document: &RunDocument, delimiter: &str) -> String {
         ("unproved", unproved.join(",")),
         ("revision", document.revision.clone().unwrap_or_default()),
     ];
-    values.iter().fold(String::new(), |text, (name, value)| text + &format!("{name}<<{delimiter}\n{value}\n{delimiter}\n"))
+    values
+        .iter()
+        .fold(String::new(), |text, (name, value)| text + &format!("{name}<<{delimiter}\n{value}\n{delimiter}\n"))
 }
 
 /// Markdown for the job's page.
@@ -119,7 +121,9 @@ fn summary(document: &RunDocument) -> String {
     let mut rows: Vec<(&str, String)> = Vec::new();
     rows.extend(document.rebooted.iter().map(|node| (node.as_str(), "rebooted".to_owned())));
     rows.extend(document.adopted_live.iter().map(|node| (node.as_str(), "adopted by a restart of CRI".to_owned())));
-    rows.extend(document.left.iter().map(|(node, why)| (if node.is_empty() { "run" } else { node.as_str() }, why.clone())));
+    rows.extend(
+        document.left.iter().map(|(node, why)| (if node.is_empty() { "run" } else { node.as_str() }, why.clone())),
+    );
     if !rows.is_empty() {
         text.push_str("| node | |\n|---|---|\n");
         for (node, what) in rows {

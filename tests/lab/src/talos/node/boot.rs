@@ -335,7 +335,7 @@ impl Node {
         self.step(|_, state, _| state.boot.stage = Some(stage));
     }
 
-    fn service_runs(&self, service: &'static str) {
+    pub(super) fn service_runs(&self, service: &'static str) {
         self.step(|_, state, now| {
             state.boot.start(now, service);
             let Boot { services, store, .. } = &mut state.boot;
@@ -349,7 +349,7 @@ impl Node {
         self.mirror_node();
     }
 
-    fn etcd_runs(&self) {
+    pub(super) fn etcd_runs(&self) {
         let id = {
             let mut etcd = self.fleet.etcd();
             etcd.set_running(&self.name, true);

@@ -9,6 +9,7 @@ use jiff::SignedDuration;
 
 use super::images::{Namespace, Reference};
 use super::{Boot, Node};
+use crate::talos::Role;
 use crate::talos::config::Refused;
 use talos_proto::proto::machine::apply_configuration_request::Mode;
 
@@ -161,8 +162,8 @@ impl Node {
     }
 
     /// The CRI process is killed from outside: it is back, with what is in its file then, after five times its health
-    /// time (5 s to 1 s in real nodes, talos-captures points 5 and 30). That the kubelet and etcd of 1.13 are started
-    /// anew some seconds later (point 25) is left out.
+    /// time (5 s to 1 s in real nodes, talos-captures points 5 and 30). What becomes of its pods is left out:
+    /// [`Node::kill_cri_under_pods`].
     pub fn kill_cri(self: &Arc<Self>) {
         let life = self.step(|_, state, now| {
             let Boot { services, store, life, .. } = &mut state.boot;
@@ -182,6 +183,44 @@ impl Node {
                 services.runs(store, now, "cri", pid);
             });
             node.spawn_cri_health();
+        });
+    }
+
+    /// As [`Node::kill_cri`], on a node with pods: etcd and the kubelet are started anew 11 s after it, and the API server
+    /// of a control plane is away for 20 to over 50 s while the machine's status flaps. Its Node stays Ready
+    /// (talos-captures point 25, cri-killed.jsonl; a second there is the CRI's health time here).
+    pub fn kill_cri_under_pods(self: &Arc<Self>) {
+        self.kill_cri();
+        let life = self.state().boot.life.clone();
+        let node = Arc::clone(self);
+        if node.role == Role::ControlPlane {
+            node.fleet.kubernetes.api_server_stopped(&node.name);
+            node.unready_static_pods(true);
+        }
+        tokio::spawn(async move {
+            let second = node.fleet.timing.cri_health;
+            node.sleep(second * 11).await;
+            if life.is_cancelled() {
+                return;
+            }
+            if node.role == Role::ControlPlane {
+                node.unready_static_pods(false);
+                node.fleet.etcd().set_running(&node.name, false);
+                node.sleep(second).await;
+                node.service_runs("etcd");
+                node.etcd_runs();
+            }
+            node.service_runs("kubelet");
+            node.sleep(second * 2).await;
+            if life.is_cancelled() || node.role != Role::ControlPlane {
+                return;
+            }
+            node.unready_static_pods(true);
+            node.sleep(second * 18).await;
+            if !life.is_cancelled() {
+                node.fleet.kubernetes.api_server_started(&node.name);
+                node.unready_static_pods(false);
+            }
         });
     }
 
