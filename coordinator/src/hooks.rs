@@ -17,10 +17,8 @@ use talos_proto::clock::Clock;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
-/// Variables of ours: flags, and the credential itself. A command gets those that are made for it.
-const OURS: &str = "TALOS_GHCR_";
-/// The token that we ask GitHub with.
-const TOKENS: [&str; 2] = ["GH_TOKEN", "GITHUB_TOKEN"];
+use crate::children::is_kept_from;
+
 /// Runs `$1` and leaves a guard in its process group that kills the group when stdin ends: we are gone, or done with it.
 const GUARDED: &str = r#"exec 3<&0 </dev/null
 { cat <&3; kill -KILL 0; } >/dev/null 2>&1 &
@@ -197,7 +195,9 @@ impl Call<'_> {
     }
 
     fn spawn(&self) -> io::Result<Child> {
-        let kept = std::env::vars_os().filter(|(name, value)| !self.is_secret(name, value));
+        let told =
+            |(name, value): &(OsString, OsString)| !is_kept_from(name) && !self.secrets.is_in(value.as_encoded_bytes());
+        let kept = std::env::vars_os().filter(told);
         Command::new("sh")
             .args(["-c", GUARDED, "talos-ghcr", self.command])
             .env_clear()
@@ -209,12 +209,6 @@ impl Call<'_> {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
-    }
-
-    fn is_secret(&self, name: &OsString, value: &OsString) -> bool {
-        name.as_encoded_bytes().starts_with(OURS.as_bytes())
-            || TOKENS.iter().any(|token| name == token)
-            || self.secrets.is_in(value.as_encoded_bytes())
     }
 }
 

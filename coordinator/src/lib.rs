@@ -13,6 +13,7 @@
 //! - [`report`], [`cli`], [`exit`]: what people see and type, and what scripts are told.
 #![warn(missing_docs)]
 
+pub mod children;
 pub mod ci;
 pub mod cli;
 pub mod commands;

@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use agent::claims::Blocked;
 use talos_proto::cosi::Change;
-use talos_proto::permit::NoPermit;
 use talos_proto::resources::NodeStatuses;
 use tokio::sync::OwnedMutexGuard;
 
 use super::env::Env;
-use super::hooks::unless_stopped;
 use super::outcome::{End, Failure, Learned};
 use crate::fleet::{Fencing, FleetNode};
 use crate::gates::{self, Closed};
@@ -98,7 +96,7 @@ pub async fn pass_gates(env: &Env, node: &FleetNode) -> Result<Gates, End> {
     let _waiting = env.progress.waiting(node.name(), "waiting at a gate", Some(deadline));
     loop {
         // It may take its time: the other gates are looked at after it.
-        let closed = match unless_stopped(env, env.gate_command(node)).await? {
+        let closed = match env.unless_stopped(env.gate_command(node)).await? {
             Err(closed) => closed,
             Ok(()) => {
                 let guard = Arc::clone(&env.gate).lock_owned().await;
@@ -121,7 +119,7 @@ pub async fn pass_gates(env: &Env, node: &FleetNode) -> Result<Gates, End> {
             said = Some(closed);
         }
         let pause = if matches!(said, Some(Closed::Command(_))) { env.command_pause() } else { GATE_PAUSE };
-        unless_stopped(env, env.clock().sleep(pause)).await?;
+        env.unless_stopped(env.clock().sleep(pause)).await?;
     }
 }
 
@@ -162,10 +160,7 @@ pub async fn drain(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result
     };
     let options = env.context.settings.drain;
     let draining = drain::drain(&env.context.servers, &*lease, node.name(), options, budget, &say);
-    let drained = tokio::select! {
-        drained = draining => drained?,
-        () = env.stop.cancelled() => return Err(End::NoPermit(NoPermit::Stopping)),
-    };
+    let drained = env.unless_stopped(Box::pin(draining)).await??;
     learned.drained = true;
     env.say(node, &format!("drained: {} pods evicted, {} stay", drained.evicted, drained.kept));
     Ok(End::Done)

@@ -73,6 +73,17 @@ impl Env {
         !self.stop.is_cancelled() && !self.lease.as_ref().is_some_and(lost)
     }
 
+    /// Waits, unless the run is asked to stop: then what is waited for is dropped.
+    ///
+    /// # Errors
+    /// [`NoPermit::Stopping`].
+    pub async fn unless_stopped<T>(&self, wait: impl Future<Output = T>) -> Result<T, NoPermit> {
+        tokio::select! {
+            done = wait => Ok(done),
+            () = self.stop.cancelled() => Err(NoPermit::Stopping),
+        }
+    }
+
     /// The gates' rules.
     #[must_use]
     pub fn rules(&self) -> GateRules {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use talos_proto::chain;
-use talos_proto::permit::NoPermit;
 
 use super::Rollout;
 use super::env::Env;
@@ -138,23 +137,12 @@ impl Rollout {
     }
 
     async fn call_until_stopped(&self, hook: Hook) -> Option<Result<u8, HookError>> {
-        tokio::select! {
-            answer = self.env.call(hook, &[]) => answer,
-            // Its process group is killed with the wait for it.
-            () = self.env.stop.cancelled() => None,
-        }
+        // Its process group is killed with the wait for it.
+        self.env.unless_stopped(self.env.call(hook, &[])).await.ok().flatten()
     }
 
     fn command_failed(&mut self, error: &HookError) {
         let exit = if matches!(error, HookError::Lapsed { .. }) { Exit::ControlLost } else { Exit::Failed };
         self.fail(exit, "", chain(error));
-    }
-}
-
-/// A wait at a gate that the run was asked to give up.
-pub(super) async fn unless_stopped<T>(env: &Env, wait: impl Future<Output = T>) -> Result<T, NoPermit> {
-    tokio::select! {
-        done = wait => Ok(done),
-        () = env.stop.cancelled() => Err(NoPermit::Stopping),
     }
 }

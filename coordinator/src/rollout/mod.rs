@@ -395,10 +395,8 @@ impl Rollout {
             progress: Arc::new(move |event| words.tell(&progress, event)),
             ..LeaseOptions::new(holder)
         };
-        let acquired = tokio::select! {
-            acquired = acquire(&self.env.context.servers, options) => acquired,
-            () = self.env.stop.cancelled() => return false,
-        };
+        let acquiring = Box::pin(acquire(&self.env.context.servers, options));
+        let Ok(acquired) = self.env.unless_stopped(acquiring).await else { return false };
         match acquired {
             Ok(lease) => {
                 self.env.progress.event("", &format!("lease {} taken as {}", lease.lease(), lease.holder()));

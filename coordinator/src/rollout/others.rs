@@ -56,9 +56,6 @@ impl Rollout {
 
     /// `None`: the run was asked to stop meanwhile.
     async fn sure_life(&self, name: &LeaseName, record: &LeaseRecord) -> Option<Life> {
-        tokio::select! {
-            life = self.env.context.sure_life_of_holder(name, record) => Some(life),
-            () = self.env.stop.cancelled() => None,
-        }
+        self.env.unless_stopped(self.env.context.sure_life_of_holder(name, record)).await.ok()
     }
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use talos_proto::chain;
 use talos_proto::clock::Moment;
 use talos_proto::node::{Node, RebootMode};
-use talos_proto::permit::{NoPermit, Permits};
+use talos_proto::permit::Permits;
 use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage;
 
 use talos_proto::Code;
@@ -109,10 +109,8 @@ async fn until_saved(env: &Env, node: &FleetNode, talos: &Node) -> Result<Option
     }
     env.say(node, &format!("waiting {} until Talos has saved its config: the mode force does not", short(left)));
     let _waiting = env.progress.waiting(node.name(), "its config is being saved", Some(env.clock().now() + left));
-    tokio::select! {
-        () = env.clock().sleep(left) => Ok(Some(End::Done)),
-        () = env.stop.cancelled() => Err(End::NoPermit(NoPermit::Stopping)),
-    }
+    env.unless_stopped(env.clock().sleep(left)).await?;
+    Ok(Some(End::Done))
 }
 
 /// Whether a reboot call that failed was certainly not carried out, so that its intent is taken back. A lost reply is no
@@ -231,10 +229,7 @@ pub async fn await_boot(env: &Env, node: &FleetNode, learned: &mut Learned) -> R
             return Ok(End::Failed(Failure::halting(Blocked::Step(reason), true)));
         }
         let pause = if now.since(start) < QUICK { POLL } else { SLOW_POLL };
-        tokio::select! {
-            () = env.clock().sleep(pause) => {}
-            () = env.stop.cancelled() => return Err(End::NoPermit(NoPermit::Stopping)),
-        }
+        env.unless_stopped(env.clock().sleep(pause)).await?;
     }
 }
 
@@ -326,10 +321,7 @@ impl Return<'_> {
                 );
                 return Err(End::Failed(Failure::halting(Blocked::Step(reason), true)));
             }
-            tokio::select! {
-                () = clock.sleep(POLL) => {}
-                () = self.env.stop.cancelled() => return Err(End::NoPermit(NoPermit::Stopping)),
-            }
+            self.env.unless_stopped(clock.sleep(POLL)).await?;
         }
     }
 

@@ -24,11 +24,8 @@ use zeroize::{ZeroizeOnDrop, Zeroizing};
 use super::cluster::Cluster;
 use super::fields::At;
 use super::{KubeconfigError, Sources, pem, user};
+use crate::children::is_kept_from;
 
-/// Variables of ours, of which some are secret; no child needs any.
-const OURS: &str = "TALOS_GHCR_";
-/// The token that we ask GitHub with; a plugin that needs one is given it by the kubeconfig.
-const TOKENS: [&str; 2] = ["GH_TOKEN", "GITHUB_TOKEN"];
 /// The most that is kept of each stream.
 const KEPT: u64 = 1 << 20;
 /// The most of stderr that is shown, in characters: its end.
@@ -193,9 +190,7 @@ impl<'a> Plugin<'a> {
     }
 
     fn spawn(&self, environment: &[(OsString, OsString)]) -> io::Result<Child> {
-        let passed = environment.iter().filter(|(name, _)| {
-            !name.as_encoded_bytes().starts_with(OURS.as_bytes()) && !TOKENS.iter().any(|token| name == token)
-        });
+        let passed = environment.iter().filter(|(name, _)| !is_kept_from(name));
         Command::new(&self.program)
             .args(&self.arguments)
             .env_clear()
