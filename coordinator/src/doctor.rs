@@ -2,6 +2,7 @@
 
 use agent::claims::Verdict;
 use agent::image::ImageRef;
+use schemars::JsonSchema;
 use serde::Serialize;
 use talos_proto::chain;
 use talos_proto::clock::Clock;
@@ -15,7 +16,7 @@ use crate::registry::{explain, preflight};
 use agent::credential::Desired;
 
 /// How a check came out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
     /// As it should be.
@@ -27,7 +28,7 @@ pub enum Health {
 }
 
 /// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Check {
     /// What.
@@ -39,7 +40,7 @@ pub struct Check {
 }
 
 /// The document that `doctor` shows.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DoctorDocument {
     /// Version of the shape.

@@ -1,5 +1,8 @@
 //! A lab in this process, the product in another.
 
+#[path = "schemas.rs"]
+mod schemas;
+
 use std::path::Path;
 use std::process::{ExitStatus, Output, Stdio};
 use std::sync::Arc;
@@ -276,10 +279,13 @@ impl Ended {
         self
     }
 
-    /// Stdout as JSON.
+    /// Stdout as a document, of the shape that its schema says.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}\n{}\n{}", self.stdout, self.stderr))
+        let document = serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}\n{}\n{}", self.stdout, self.stderr));
+        schemas::check(&document);
+        document
     }
 }
 

@@ -18,6 +18,7 @@ mod fences;
 mod figures;
 mod fleet;
 mod gates;
+mod generate;
 mod harness;
 mod hooks;
 mod lease;

@@ -48,6 +48,31 @@ pub enum Command {
     Fences(FencesArgs),
     /// Look at everything that a run depends on: registry, identity, permissions, nodes; changes nothing.
     Doctor(DoctorArgs),
+    /// Print a script that completes commands and flags in a shell.
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write all pages to a folder.
+    Man(ManArgs),
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "For bash: source <(talos-ghcr completions bash), or write it to ~/.local/share/bash-completion/completions/talos-ghcr."
+)]
+pub struct CompletionsArgs {
+    /// Whose.
+    pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "To read it at once: talos-ghcr man | man -l -. To install: talos-ghcr man ~/.local/share/man/man1."
+)]
+pub struct ManArgs {
+    /// Folder for a page of each command; made when it is not there.
+    #[arg(value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
 }
 
 /// Flags of `doctor`.

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::image::ImageRef;
+use schemars::JsonSchema;
 use serde::Serialize;
 use talos_proto::chain;
 use talos_proto::clock::Moment;
@@ -51,7 +52,7 @@ pub const CLEAN_AFTER_WRITE: u32 = 2;
 const AWAY: Duration = Duration::from_millis(500);
 
 /// What came of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunDocument {
     /// [`crate::plan::SCHEMA_VERSION`].
@@ -81,7 +82,7 @@ pub struct RunDocument {
 }
 
 /// Requests that this process sent.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Requests {
     /// To Talos.
