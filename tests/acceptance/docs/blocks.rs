@@ -9,7 +9,7 @@ use lab::Held;
 use tokio::process::Command;
 
 use super::markdown::{Block, Document, blocks, documents, prose};
-use crate::harness::{Bed, finish, leaks, read};
+use crate::harness::{Bed, finish, leaks};
 
 /// What the documents call the private image, and in the lab is another.
 const IMAGE: &str = "ghcr.io/acme/app:1.4.2";
@@ -40,11 +40,11 @@ fn script(blocks: &[&Block]) -> String {
     for (number, block) in blocks.iter().enumerate() {
         let _ = writeln!(text, "echo {} > at", block.line);
         let _ = match block.attributes.get("exit") {
-            None => writeln!(text, "{{\n{}}} > {number}.out", block.text),
+            None => writeln!(text, "{{\n{}}} > {number}.out 2> {number}.err", block.text),
             // In a shell of its own, for `-e` ends it.
             Some(code) => writeln!(
                 text,
-                "set +e; ( set -e\n{}) > {number}.out; code=$?; set -e\ntest $code -eq {code} || {{ echo \"exit code $code, not {code}\" >&2; exit 1; }}",
+                "set +e; ( set -e\n{}) > {number}.out 2> {number}.err; code=$?; set -e\ntest $code -eq {code} || {{ echo \"exit code $code, not {code}\" >&2; exit 1; }}",
                 block.text
             ),
         };
@@ -87,45 +87,75 @@ async fn walk(session: &Session<'_>) {
     shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let ended = finish(shell).await;
     let Session { document, blocks } = session;
-    let at = std::fs::read_to_string(desk.path().join("at")).unwrap_or_default();
-    assert_eq!(ended.code(), 0, "{document}:{}:\n{}\n{}", at.trim(), ended.stdout, ended.stderr);
-    for (number, block) in blocks.iter().enumerate() {
-        let said = read(&desk.path().join(format!("{number}.out")));
-        assert!(!leaks(&bed.lab, &said), "{document}:{}: a secret is shown", block.line);
-    }
-    assert!(!leaks(&bed.lab, &ended.stderr), "{document}: a secret is shown");
-    let outputs = blocks.iter().enumerate().map(|(number, _)| read(&desk.path().join(format!("{number}.out"))));
-    let said: Vec<(usize, String)> = blocks.iter().map(|block| block.line).zip(outputs).collect();
+    let file = |name: String| std::fs::read_to_string(desk.path().join(name)).unwrap_or_default();
+    let said = blocks.iter().enumerate().map(|(number, block)| Said {
+        line: block.line,
+        stdout: file(format!("{number}.out")),
+        stderr: file(format!("{number}.err")),
+    });
+    let said: Vec<Said> = said.collect();
+    let all: String = said.iter().map(|said| format!("{}{}", said.stdout, said.stderr)).collect();
+    assert_eq!(ended.code(), 0, "{document}:{}:\n{}\n{all}", file("at".into()).trim(), ended.stderr);
+    assert!(!leaks(&bed.lab, &all), "{document}: a secret is shown");
     samples_are_fresh(document, &said);
 }
 
-/// The headers of the tables that a document shows are those of what was really printed before them.
-fn samples_are_fresh(document: &str, said: &[(usize, String)]) {
+/// What a block of commands has printed.
+struct Said {
+    line: usize,
+    stdout: String,
+    stderr: String,
+}
+
+/// What a document shows as printed is what was printed, by the commands before it: the headers of tables, the labels of
+/// paragraphs, and the words of events, whatever their numbers are.
+fn samples_are_fresh(document: &str, said: &[Said]) {
     let all = documents();
     let text = &all.iter().find(|found| found.path == document).expect("it was just read").text;
-    let (first, last) = (said.first().map_or(0, |(line, _)| *line), said.last().map_or(0, |(line, _)| *line));
-    for sample in blocks(text).iter().filter(|block| block.language == "text") {
-        let Some(at) = said.iter().rposition(|(line, _)| *line < sample.line) else { continue };
-        // The last block of a session speaks for what is shown right behind it, and not for the next session's.
-        if sample.line < first || (at + 1 == said.len() && is_behind_another(text, last, sample.line)) {
-            continue;
+    let blocks = blocks(text);
+    for sample in blocks.iter().filter(|block| block.language == "text") {
+        let before = blocks.iter().rfind(|block| block.language == "sh" && block.line < sample.line);
+        let Some(said) = before.and_then(|block| said.iter().find(|said| said.line == block.line)) else { continue };
+        let compared = sample.text.lines().filter_map(|line| [header, label, event].iter().find_map(|of| of(line)));
+        let mut any = false;
+        for shown in compared {
+            let mut printed = said.stdout.lines().chain(said.stderr.lines());
+            let found = printed.any(|line| [header, label, event].iter().any(|of| of(line).as_ref() == Some(&shown)));
+            assert!(found, "{document}:{}: nobody prints {shown:?}:\n{}\n{}", sample.line, said.stdout, said.stderr);
+            any = true;
         }
-        for header in sample.text.lines().filter(|line| is_header(line)) {
-            let words: Vec<_> = header.split_whitespace().collect();
-            let printed = said[at].1.lines().any(|line| line.split_whitespace().collect::<Vec<_>>() == words);
-            assert!(printed, "{document}:{}: nobody prints {words:?}:\n{}", sample.line, said[at].1);
-        }
+        assert!(any, "{document}:{}: nothing of this can be compared", sample.line);
     }
 }
 
-fn is_behind_another(text: &str, from: usize, to: usize) -> bool {
-    blocks(text).iter().any(|block| block.language == "sh" && block.line > from && block.line < to)
+/// At least two words, all in capitals: the header of a table.
+fn header(line: &str) -> Option<String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let capitals = words.iter().all(|word| word.chars().all(|char| char.is_ascii_uppercase()));
+    (words.len() > 1 && capitals).then(|| words.join(" "))
 }
 
-/// At least two words, all in capitals.
-fn is_header(line: &str) -> bool {
-    let capital = |word: &str| word.chars().all(|char| char.is_ascii_uppercase());
-    line.split_whitespace().count() > 1 && line.split_whitespace().all(capital)
+/// `  evidence  dead: …`: the label of a value.
+fn label(line: &str) -> Option<String> {
+    let (label, _) = line.strip_prefix("  ")?.split_once("  ")?;
+    let word = |word: &str| !word.is_empty() && word.chars().all(|char| char.is_ascii_lowercase());
+    label.split(' ').all(word).then(|| label.to_owned())
+}
+
+/// `  1.7s  worker-1  drained: 2 pods evicted, 1 stay`: what happened, with `#` for each number.
+fn event(line: &str) -> Option<String> {
+    let (time, rest) = line.trim_start().split_once("  ")?;
+    time.strip_suffix('s')?.parse::<f64>().ok()?;
+    let (_, what) = rest.split_once(' ')?;
+    let mut words = String::new();
+    for char in what.trim().chars() {
+        match char {
+            '0'..='9' | '.' if words.ends_with('#') => {}
+            '0'..='9' => words.push('#'),
+            other => words.push(other),
+        }
+    }
+    Some(words)
 }
 
 fn of(document: &Document) -> Vec<Block> {
