@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use clap::CommandFactory as _;
 use coordinator::cli::args::Cli;
 
-use super::markdown::{blocks, code_spans, documents};
+use super::markdown::{blocks, code_spans, documents, root};
+use crate::harness::read;
 
 /// Flags of other programs, and whose.
 const FOREIGN: [(&str, &str); 18] = [
@@ -67,4 +68,42 @@ fn every_flag_that_is_named_exists() {
     assert!(named.len() > 30, "only {named:?} were found");
     let listed: BTreeSet<&str> = FOREIGN.iter().map(|(name, _)| *name).collect();
     assert_eq!(foreign, listed, "nobody names these any more");
+}
+
+/// What a table says of a flag without a value of its own.
+const NO_DEFAULT: [&str; 5] = ["-", "all nodes", "default", "no", "none"];
+
+#[test]
+fn the_table_of_flags_has_the_defaults_of_the_flags() {
+    let cli = Cli::command();
+    let args: Vec<_> = cli.get_subcommands().flat_map(clap::Command::get_arguments).collect();
+    let text = read(&root().join("docs/reference.md"));
+    let rows = text.lines().skip_while(|line| *line != "| flag | default | what |").skip(2);
+    let mut compared = 0;
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        let [flags, defaults, _] = &row.trim_matches(['|', ' ']).splitn(3, " | ").collect::<Vec<_>>()[..] else {
+            panic!("{row}")
+        };
+        let plain = defaults.replace('`', "");
+        let flags: Vec<&str> =
+            flags.split('`').skip(1).step_by(2).map(|flag| flag.split(' ').next().unwrap()).collect();
+        // One word may stand for all flags of a row.
+        let defaults = plain.split(", ").cycle().take(flags.len());
+        for (flag, default) in flags.iter().zip(defaults) {
+            let name = flag.trim_start_matches('-');
+            let arg = args.iter().find(|arg| {
+                arg.get_long() == Some(name) || arg.get_short().is_some_and(|short| name == short.to_string())
+            });
+            let values = arg.unwrap_or_else(|| panic!("there is no flag {flag}")).get_default_values();
+            let values: Vec<_> = values.iter().map(|value| value.to_string_lossy()).collect();
+            let same = if NO_DEFAULT.contains(&default) {
+                values.is_empty() || values == ["false"]
+            } else {
+                values == [default]
+            };
+            assert!(same, "{flag}: the default is {values:?}, not {default}");
+            compared += 1;
+        }
+    }
+    assert!(compared > 20, "only {compared} were found");
 }
