@@ -2,6 +2,7 @@
 //! all times scaled. A test that proves L07 is called `l07_…`.
 #![allow(clippy::disallowed_methods, reason = "tests of real processes wait in real time")]
 
+mod action;
 mod actions;
 mod canary;
 mod churn;
