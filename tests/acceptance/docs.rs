@@ -44,7 +44,8 @@ fn every_path_that_the_documents_name_is_there() {
     for document in ["README.md", "ARCHITECTURE.md", "fixtures/README.md"] {
         let text = read(&root().join(document));
         let quoted = text.split('`').skip(1).step_by(2);
-        let folders = ["agent/", "coordinator/", "deploy/", "fixtures/", "talos-proto/", "tests/"];
+        let folders =
+            [".github/", "agent/", "ci/", "coordinator/", "deploy/", "docs/", "fixtures/", "talos-proto/", "tests/"];
         for path in quoted.filter(|path| folders.iter().any(|folder| path.starts_with(folder)) && !path.contains(' ')) {
             named += 1;
             assert!(root().join(path).exists(), "{document} names {path}");
