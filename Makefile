@@ -30,7 +30,8 @@ help: ## List the targets
 build: ## Build talos-ghcr and talos-ghcr-lab
 	$(CARGO) build $(LOCKED) --workspace --bins
 
-lint: ## Check format, clippy and rustdoc; a warning is an error
+lint: ## Check format, clippy, rustdoc, and scripts where shellcheck is; a warning is an error
+	@if command -v shellcheck >/dev/null; then shellcheck ci/*.sh .ci/run; else echo "no shellcheck here: the scripts are not checked"; fi
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	$(CARGO) clippy $(LOCKED) -p coordinator --test conformance -- -D warnings

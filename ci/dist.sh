@@ -40,11 +40,13 @@ build() {
   of "$1"
   upper=$(tr 'a-z-' 'A-Z_' <<<"$target")
   # Paths of the machine that builds are in no binary: else the same commit would give other bytes elsewhere.
-  export CARGO_ENCODED_RUSTFLAGS="--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo${separator}--remap-path-prefix=$PWD=/talos-ghcr"
+  export CARGO_ENCODED_RUSTFLAGS="--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo${separator}--remap-path-prefix=$PWD=/src"
   export "CC_${target//-/_}=$compiler"
-  # Fortified calls are of glibc; rustc brings musl, and the compiler of another architecture is also its linker.
-  export "CFLAGS_${target//-/_}=-U_FORTIFY_SOURCE"
-  [[ $1 == amd64 ]] || export "CARGO_TARGET_${upper}_LINKER=$compiler"
+  if [[ $1 != amd64 ]]; then
+    # This one brings glibc's headers, whose fortified calls musl does not have; it also links, with rustc's musl.
+    export "CFLAGS_${target//-/_}=-U_FORTIFY_SOURCE"
+    export "CARGO_TARGET_${upper}_LINKER=$compiler"
+  fi
   "$CARGO" build --locked --release --package coordinator --bin talos-ghcr --target "$target"
   binary=$TARGET_DIR/$target/release/talos-ghcr
 }
