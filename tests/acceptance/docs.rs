@@ -46,7 +46,8 @@ fn every_path_that_the_documents_name_is_there() {
     let fixtures = Document { path: "fixtures/README.md".into(), text: read(&root().join("fixtures/README.md")) };
     for document in documents().into_iter().chain([fixtures]) {
         let quoted = document.text.split('`').skip(1).step_by(2);
-        let folders = ["agent/", "coordinator/", "deploy/", "docs/", "fixtures/", "talos-proto/", "tests/"];
+        let folders =
+            [".github/", "agent/", "ci/", "coordinator/", "deploy/", "docs/", "fixtures/", "talos-proto/", "tests/"];
         for path in quoted.filter(|path| folders.iter().any(|folder| path.starts_with(folder)) && !path.contains(' ')) {
             named += 1;
             assert!(root().join(path).exists(), "{} names {path}", document.path);

@@ -252,10 +252,15 @@ impl Bed {
 
 /// The product without any argument, and without what the machine's environment would tell it.
 pub fn bare() -> Command {
-    let mut product = Command::new(env!("CARGO_BIN_EXE_talos-ghcr"));
-    product.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", "/nonexistent");
-    product.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    product
+    clean(env!("CARGO_BIN_EXE_talos-ghcr"))
+}
+
+/// A program in an environment that says nothing but where programs are.
+pub fn clean(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", "/nonexistent");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 /// How a command ended.

@@ -2,6 +2,7 @@
 //! all times scaled. A test that proves L07 is called `l07_…`.
 #![allow(clippy::disallowed_methods, reason = "tests of real processes wait in real time")]
 
+mod action;
 mod actions;
 mod canary;
 mod churn;
@@ -9,6 +10,7 @@ mod ci;
 mod clients;
 mod crash;
 mod deaths;
+mod dist;
 mod docs;
 mod doctor;
 mod drain;
@@ -40,4 +42,5 @@ mod together;
 mod usage;
 mod verify;
 mod versions;
+mod workflows;
 mod write;
