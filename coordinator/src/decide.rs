@@ -93,6 +93,16 @@ pub enum Task {
 }
 
 impl Task {
+    /// Its name, for machines: a step's own ([`Step::name`]), `Adopt` or `Canary`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Task::Adopt => "Adopt",
+            Task::Canary => "Canary",
+            Task::Step(step) => step.name(),
+        }
+    }
+
     /// Whether it depends on the registry's word: what a dead run left is put in order without.
     #[must_use]
     pub fn needs_registry(&self) -> bool {

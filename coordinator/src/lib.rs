@@ -10,6 +10,7 @@
 //! - [`doctor`]: everything that a run depends on, in one list. [`fences`]: what runs hold or have left behind.
 //! - [`commands`]: what only people may decide, as commands to paste.
 //! - [`settings`], [`reboot_mode`]: what the flags decide.
+//! - [`trace`]: what a run did and when.
 //! - [`report`], [`cli`], [`exit`], [`schema`]: what people see and type, and what scripts are told.
 #![warn(missing_docs)]
 
@@ -39,3 +40,4 @@ pub mod report;
 pub mod rollout;
 pub mod schema;
 pub mod settings;
+pub mod trace;

@@ -33,6 +33,7 @@ mod rbac;
 mod reach;
 mod reboot;
 mod registry;
+mod report;
 mod residue;
 mod roll;
 mod scene;

@@ -1,5 +1,6 @@
 //! The flags. Fixed, because scripts hold them; each has an environment variable.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -125,6 +126,9 @@ pub struct RunArgs {
     /// Do not ask before the first change; only a terminal is ever asked.
     #[arg(long, env = "TALOS_GHCR_YES")]
     pub yes: bool,
+    /// At whatever end, also write what was done and when to this file: FILE.json.
+    #[arg(long, env = "TALOS_GHCR_REPORT", value_name = "FILE")]
+    pub report: Option<OsString>,
     /// Where and with what.
     #[command(flatten)]
     pub common: Common,

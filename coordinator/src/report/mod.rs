@@ -9,6 +9,8 @@ pub mod fences;
 pub mod junit;
 pub mod progress;
 pub mod proofs;
+pub mod report_file;
+pub mod run_report;
 pub mod table;
 
 /// How a document is written.

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use talos_proto::clock::{Clock, Moment};
 
+use crate::decide::Task;
+use crate::trace::Trace;
+
 /// Silence is worse than noise at 3 am: this long without a line and one is made.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
@@ -18,6 +21,7 @@ pub struct Progress {
 struct Inner {
     clock: Clock,
     start: Moment,
+    trace: Trace,
     state: Mutex<State>,
 }
 
@@ -32,7 +36,33 @@ impl Progress {
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         let start = clock.now();
-        Self { inner: Arc::new(Inner { clock, start, state: Mutex::default() }) }
+        let trace = Trace::new(clock.clone());
+        Self { inner: Arc::new(Inner { clock, start, trace, state: Mutex::default() }) }
+    }
+
+    /// What the run did so far.
+    #[must_use]
+    pub fn trace(&self) -> &Trace {
+        &self.inner.trace
+    }
+
+    /// What goes on now, in the order of its begin.
+    #[must_use]
+    pub fn running(&self) -> Vec<Running> {
+        let (steps, elapsed) = self.inner.trace.running();
+        let now = self.inner.clock.now();
+        let waiting = self.lock().waiting.clone();
+        let steps = steps.into_iter().map(|step| {
+            let (waits_for, deadline) = waiting.get(&step.node).cloned().unzip();
+            Running {
+                time: step.span.length(elapsed),
+                left: deadline.flatten().map(|deadline| deadline.since(now)),
+                node: step.node,
+                task: step.task,
+                waits_for,
+            }
+        });
+        steps.collect()
     }
 
     /// Something happened, about a node or, with an empty `node`, about the run.
@@ -84,6 +114,21 @@ impl Progress {
     }
 }
 
+/// A step of a node that goes on now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// The Node's name.
+    pub node: String,
+    /// What is done.
+    pub task: Task,
+    /// For how long so far.
+    pub time: Duration,
+    /// What it waits for, in words.
+    pub waits_for: Option<String>,
+    /// How long it may still wait.
+    pub left: Option<Duration>,
+}
+
 /// While it lives its node is waited for.
 pub struct Waiting {
     progress: Progress,
@@ -109,7 +154,35 @@ pub fn short(length: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use agent::step::Step;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_runs_says_for_how_long_and_what_it_waits_for() {
+        let clock = Clock::paused("2026-11-30T08:00:00Z".parse().unwrap());
+        let progress = Progress::new(clock.clone());
+        let (drain, boot) = (Task::Step(Step::Drain), Task::Step(Step::AwaitBoot));
+        let _first = progress.trace().step("w1", (false, false), &drain);
+        clock.sleep(Duration::from_secs(2)).await;
+        let _second = progress.trace().step("w2", (false, false), &boot);
+        let waiting = progress.waiting("w2", "waiting for its boot", Some(clock.now() + Duration::from_secs(60)));
+        clock.sleep(Duration::from_secs(10)).await;
+        let row = |node: &str, task: &Task, time, waits_for: Option<&str>, left| Running {
+            node: node.to_owned(),
+            task: task.clone(),
+            time: Duration::from_secs(time),
+            waits_for: waits_for.map(str::to_owned),
+            left,
+        };
+        let left = Some(Duration::from_secs(50));
+        assert_eq!(
+            progress.running(),
+            [row("w1", &drain, 12, None, None), row("w2", &boot, 10, Some("waiting for its boot"), left)]
+        );
+        drop(waiting);
+        assert_eq!(progress.running()[1], row("w2", &boot, 10, None, None));
+    }
 
     #[test]
     fn durations_for_people() {
