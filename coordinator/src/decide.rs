@@ -3,6 +3,8 @@
 //!
 //! A node says what it needs ([`FleetNode::next_step`]); this says whether it is its turn.
 
+use std::fmt;
+
 use agent::claims::{Adoption, Verdict};
 use agent::record::RecordState;
 use agent::step::{Step, StepPolicy};
@@ -90,6 +92,16 @@ pub enum Task {
     Canary,
     /// A step of the node.
     Step(Step),
+}
+
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Task::Adopt => f.write_str("adopt the fence"),
+            Task::Canary => f.write_str("try the credential"),
+            Task::Step(step) => step.fmt(f),
+        }
+    }
 }
 
 impl Task {

@@ -191,6 +191,15 @@ impl Trace {
         (log.steps.iter().filter(|step| step.looked.is_none()).cloned().collect(), self.now())
     }
 
+    /// What the run itself does now, and for how long already: the phase that began last.
+    #[must_use]
+    pub fn phase_now(&self) -> Option<(Phase, Duration)> {
+        let now = self.now();
+        let log = self.log();
+        let open = log.own.iter().rev().find(|(_, span)| span.to.is_none());
+        open.map(|(phase, span)| (*phase, span.length(now)))
+    }
+
     /// Everything until now.
     #[must_use]
     pub fn collected(&self) -> Collected {

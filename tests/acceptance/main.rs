@@ -39,6 +39,7 @@ mod roll;
 mod scene;
 mod script;
 mod smoke;
+mod terminal;
 mod together;
 mod usage;
 mod verify;

@@ -14,6 +14,7 @@ use crate::exit::Exit;
 use crate::inventory::Inventory;
 use crate::plan::document;
 use crate::report::actions::Actions;
+use crate::report::live::{self, Live};
 use crate::report::progress::Progress;
 use crate::report::report_file::{Due, ReportFile};
 use crate::report::run_report::{self, broken_off};
@@ -56,9 +57,18 @@ pub(super) async fn run(args: RunArgs) -> Exit {
     let settings = context.settings.clone();
     let confirm: Confirm = Box::new(move |inventory| !ask || confirmed(inventory, &settings));
     let rollout = Rollout::new(context, progress.clone(), stop.token.clone(), confirm);
+    let watched = async {
+        // Somebody looks at it, and sees all the time what is waited for.
+        if live::is_possible() {
+            Live::begin().keep(&progress).await;
+        } else {
+            progress.heartbeat().await;
+        }
+        std::future::pending().await
+    };
     let ended = tokio::select! {
         ended = rollout.run() => ended,
-        () = async { progress.heartbeat().await; std::future::pending().await } => unreachable!("it never ends"),
+        () = watched => unreachable!("it never ends"),
     };
     let Ended { exit, document, nodes } = ended;
     let mut exit = stop.exit().map_or(exit, |asked| exit.worse(asked));
@@ -85,11 +95,13 @@ pub(super) async fn run(args: RunArgs) -> Exit {
 
 /// Shows the plan and asks; only a terminal is ever asked.
 fn confirmed(inventory: &Inventory, settings: &Settings) -> bool {
-    report::say(&table::plan(&document("Plan", inventory, settings), false));
-    report::say("Go on? [y/N]");
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().read_line(&mut answer);
-    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+    live::aside(|| {
+        report::say(&table::plan(&document("Plan", inventory, settings), false));
+        report::say("Go on? [y/N]");
+        let mut answer = String::new();
+        let read = std::io::stdin().lock().read_line(&mut answer);
+        read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+    })
 }
 
 fn summary(document: &RunDocument) -> String {

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use agent::step::Step;
 use talos_proto::clock::{Clock, Moment};
+
+pub use talos_proto::clock::short;
 
 use crate::decide::Task;
 use crate::trace::Trace;
@@ -46,23 +49,38 @@ impl Progress {
         &self.inner.trace
     }
 
-    /// What goes on now, in the order of its begin.
+    /// The clock that its times are of.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.inner.clock
+    }
+
+    /// What goes on now: first what the run itself does, then the steps of nodes, in the order of their begin.
     #[must_use]
     pub fn running(&self) -> Vec<Running> {
-        let (steps, elapsed) = self.inner.trace.running();
+        let trace = &self.inner.trace;
+        let (steps, elapsed) = trace.running();
         let now = self.inner.clock.now();
         let waiting = self.lock().waiting.clone();
-        let steps = steps.into_iter().map(|step| {
-            let (waits_for, deadline) = waiting.get(&step.node).cloned().unzip();
+        let row = |node: &str, what: String, time: Duration, also: Option<String>| {
+            let (waits_for, deadline) = waiting.get(node).cloned().unzip();
             Running {
-                time: step.span.length(elapsed),
+                node: if node.is_empty() { "run".to_owned() } else { node.to_owned() },
+                what,
+                time,
+                waits_for: waits_for.or(also),
                 left: deadline.flatten().map(|deadline| deadline.since(now)),
-                node: step.node,
-                task: step.task,
-                waits_for,
             }
+        };
+        let own = trace.phase_now().map(|(phase, time)| row("", phase.to_string(), time, None));
+        let steps = steps.into_iter().map(|step| {
+            let also = match &step.task {
+                Task::Step(Step::LookAgain(why)) => Some(why.clone()),
+                _ => None,
+            };
+            row(&step.node, step.task.to_string(), step.span.length(elapsed), also)
         });
-        steps.collect()
+        own.into_iter().chain(steps).collect()
     }
 
     /// Something happened, about a node or, with an empty `node`, about the run.
@@ -106,7 +124,7 @@ impl Progress {
     fn line(&self, node: &str, text: &str) -> String {
         let elapsed = self.inner.clock.now().since(self.inner.start);
         let node = if node.is_empty() { "run" } else { node };
-        format!("{:>7.1}s  {node:<14} {text}", elapsed.as_secs_f64())
+        format!("{:>7.1}s  {node:<14} {}", elapsed.as_secs_f64(), super::style::lead(text))
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -114,13 +132,13 @@ impl Progress {
     }
 }
 
-/// A step of a node that goes on now.
+/// Something that goes on now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// The Node's name.
+    /// The Node's name, or `run`.
     pub node: String,
     /// What is done.
-    pub task: Task,
+    pub what: String,
     /// For how long so far.
     pub time: Duration,
     /// What it waits for, in words.
@@ -135,28 +153,25 @@ pub struct Waiting {
     node: String,
 }
 
+impl Waiting {
+    /// What exactly it waits for now; the deadline stays.
+    pub fn is_for(&self, what: impl Into<String>) {
+        if let Some(waiting) = self.progress.lock().waiting.get_mut(&self.node) {
+            waiting.0 = what.into();
+        }
+    }
+}
+
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.progress.lock().waiting.remove(&self.node);
     }
 }
 
-/// A duration for people: `12.3s`, `4m10s`, `1h05m`.
-#[must_use]
-pub fn short(length: Duration) -> String {
-    let seconds = length.as_secs();
-    match seconds {
-        0..60 => format!("{:.1}s", length.as_secs_f64()),
-        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use agent::step::Step;
-
     use super::*;
+    use crate::trace::Phase;
 
     #[tokio::test(start_paused = true)]
     async fn what_runs_says_for_how_long_and_what_it_waits_for() {
@@ -168,9 +183,9 @@ mod tests {
         let _second = progress.trace().step("w2", (false, false), &boot);
         let waiting = progress.waiting("w2", "waiting for its boot", Some(clock.now() + Duration::from_secs(60)));
         clock.sleep(Duration::from_secs(10)).await;
-        let row = |node: &str, task: &Task, time, waits_for: Option<&str>, left| Running {
+        let row = |node: &str, what: &str, time, waits_for: Option<&str>, left| Running {
             node: node.to_owned(),
-            task: task.clone(),
+            what: what.to_owned(),
             time: Duration::from_secs(time),
             waits_for: waits_for.map(str::to_owned),
             left,
@@ -178,17 +193,19 @@ mod tests {
         let left = Some(Duration::from_secs(50));
         assert_eq!(
             progress.running(),
-            [row("w1", &drain, 12, None, None), row("w2", &boot, 10, Some("waiting for its boot"), left)]
+            [
+                row("w1", "drain", 12, None, None),
+                row("w2", "wait for the boot", 10, Some("waiting for its boot"), left)
+            ]
         );
-        drop(waiting);
-        assert_eq!(progress.running()[1], row("w2", &boot, 10, None, None));
-    }
-
-    #[test]
-    fn durations_for_people() {
-        let cases = [(300, "0.3s"), (59_900, "59.9s"), (250_000, "4m10s"), (3_900_000, "1h05m")];
-        for (millis, text) in cases {
-            assert_eq!(short(Duration::from_millis(millis)), text);
-        }
+        waiting.is_for("an answer");
+        let release = progress.trace().phase(Phase::Release);
+        clock.sleep(Duration::from_secs(1)).await;
+        let left = Some(Duration::from_secs(49));
+        let run = row("run", "release", 1, None, None);
+        let second = row("w2", "wait for the boot", 11, Some("an answer"), left);
+        assert_eq!(progress.running(), [run, row("w1", "drain", 13, None, None), second]);
+        drop((waiting, release));
+        assert_eq!(progress.running()[1], row("w2", "wait for the boot", 11, None, None));
     }
 }
