@@ -24,6 +24,7 @@ use coordinator::kube::fence::{Fence, FenceError};
 use coordinator::kube::kubeconfig::KubeconfigError;
 use coordinator::kube::lease::{AcquireError, HeldByAnother, LeaseRecord, ReleaseError};
 use coordinator::registry::{ImageFault, ImageProblem, PreflightError, Request};
+use coordinator::report::report_file::ReportError;
 use kube::core::Status;
 use talos_proto::config::TalosConfigError;
 use talos_proto::permit::NoPermit;
@@ -296,6 +297,30 @@ fn every_fault_of_the_input_is_there() {
         ConnectError::Channel(_) => "endpoint 10.0.0.1:50000 cannot be used",
         ConnectError::Kubeconfig(_) => ConnectError::Kubeconfig(kubeconfig),
     ));
+}
+
+#[test]
+fn every_fault_of_a_report_is_there() {
+    let file = || OTHER.into();
+    let make = serde_json::from_str::<u8>("{").expect_err("it is no number");
+    all_said(words_of!(ReportError:
+        ReportError::Ending(_) => ReportError::Ending(file()),
+        ReportError::Make(_) => ReportError::Make(make),
+        ReportError::Write { .. } => ReportError::Write { file: file(), source: io::Error::other(OTHER) },
+    ));
+}
+
+#[test]
+fn what_the_action_says_of_a_download_is_there() {
+    let (text, script) = (text(), read(&root().join("ci/action.sh")));
+    let spans = code_spans(&text);
+    let said = [" could not be fetched ", " does not have the SHA-256 ", " does not name ", " cannot be unpacked "];
+    let downloads = script.lines().filter(|line| line.contains("fail 1 \"") && !line.contains("no curl"));
+    assert_eq!(downloads.count(), said.len(), "the action fails in another way too");
+    for words in said {
+        assert!(script.contains(words), "the action does not say {words:?} any more");
+        assert!(spans.iter().any(|span| span.contains(words)), "not in docs/runbook.md: {words}");
+    }
 }
 
 /// What the run itself says, and where its source says it.
