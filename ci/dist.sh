@@ -34,7 +34,7 @@ missing() {
   [[ -d "$(rustc --print sysroot)/lib/rustlib/$target" ]] || echo "no rustup target $target"
 }
 
-# Builds the binary of an architecture; sets `binary`.
+# Builds the binary of an architecture, in some minutes; sets `binary`.
 build() {
   local separator=$'\x1f' upper
   of "$1"
@@ -89,7 +89,8 @@ trap 'rm -rf "$stage"' EXIT
 build amd64
 runs=$binary
 for arch in $arches; do
-  build "$arch"
+  if [[ $arch == amd64 ]]; then binary=$runs; else build "$arch"; fi
+  of "$arch"
   check "$arch" "$binary"
   ci/stage.sh "$binary" "$runs" "$target" "$stage/$arch"
   ci/pack.sh dist "$version" "$arch" "$stage/$arch"
