@@ -7,6 +7,7 @@ use serde::Serialize;
 pub mod actions;
 pub mod fences;
 pub mod junit;
+pub mod page;
 pub mod progress;
 pub mod proofs;
 pub mod report_file;
