@@ -80,6 +80,27 @@ async fn the_report_of_a_roll_has_each_step_the_renewals_the_outage_and_the_verd
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_page_of_a_roll_shows_its_nodes_and_asks_for_nothing() {
+    let bed = only_stale(&["worker-1"]).await;
+    let (done, page) = reported(&bed, "roll.html", &[]).await;
+    done.expect(0);
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    assert!(page.contains("<h1>talos-ghcr run: done</h1>"));
+    for node in ["worker-1", "worker-2", "cp-1"] {
+        assert!(
+            page.contains(&format!("<th scope=\"row\" title=\"{node}\">")),
+            "{node} has a row: it was proved at least"
+        );
+    }
+    for bar in ["cordon", "drain", "reboot", "ready", "proof"] {
+        assert!(page.contains(&format!("<i class=\"{bar}\" style=\"left:")), "{bar}");
+    }
+    for never in ["<script", "<link", "<img", "url(", "http://", "https://"] {
+        assert!(!page.contains(never), "{never}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_that_fails_or_has_nothing_to_do_writes_its_report_too() {
     let bed = only_stale(&["worker-1"]).await;
     block_evictions(&bed, true);

@@ -126,7 +126,8 @@ pub struct RunArgs {
     /// Do not ask before the first change; only a terminal is ever asked.
     #[arg(long, env = "TALOS_GHCR_YES")]
     pub yes: bool,
-    /// At whatever end, also write what was done and when to this file: FILE.json.
+    /// At whatever end, also write what was done and when to this file: FILE.json for machines, FILE.html for people, one
+    /// page that needs nothing beside it.
     #[arg(long, env = "TALOS_GHCR_REPORT", value_name = "FILE")]
     pub report: Option<OsString>,
     /// Where and with what.

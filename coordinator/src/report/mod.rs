@@ -8,6 +8,7 @@ pub mod actions;
 pub mod fences;
 pub mod junit;
 pub mod live;
+pub mod page;
 pub mod progress;
 pub mod proofs;
 pub mod report_file;

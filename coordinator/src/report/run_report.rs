@@ -159,7 +159,8 @@ pub fn broken_off(trace: &Trace, outages: &[Outage], exit: Exit) -> ReportDocume
         seconds: seconds(now),
         result: "ended at once by a repeated signal: what was under way is left to the next run".to_owned(),
         exit_code: exit.code(),
-        phases: phases.collect(),
+        // What took no time was not done: nobody was asked.
+        phases: phases.filter(|phase| phase.seconds > 0.0).collect(),
         steps: steps.into_iter().map(|step| times.step(step)).collect(),
         renewals: renewals.collect(),
         outages: outages.iter().map(|outage| times.outage(outage, |moment| trace.offset(moment))).collect(),

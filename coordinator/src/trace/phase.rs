@@ -51,6 +51,33 @@ pub enum Phase {
     Release,
 }
 
+impl Phase {
+    /// Whether nodes are worked on in it, rather than the run looks around, asks or waits itself.
+    #[must_use]
+    pub fn is_of_nodes(self) -> bool {
+        match self {
+            Phase::Residue
+            | Phase::Canary
+            | Phase::Staging
+            | Phase::Pull
+            | Phase::Workers
+            | Phase::ControlPlanes
+            | Phase::Proof
+            | Phase::Waiting => true,
+            Phase::Inventory
+            | Phase::CheckCommand
+            | Phase::Confirmation
+            | Phase::Registry
+            | Phase::ApiServers
+            | Phase::Rights
+            | Phase::Lease
+            | Phase::BeforeCommand
+            | Phase::AfterCommand
+            | Phase::Release => false,
+        }
+    }
+}
+
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
