@@ -51,6 +51,7 @@ pub enum IdentityError {
 }
 
 /// What connects to apid.
+#[derive(Clone)]
 pub struct Identity {
     pub(crate) ca: Vec<u8>,
     pub(crate) crt: Vec<u8>,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
+use jiff::SignedDuration;
 use talos_proto::clock::Clock;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
@@ -418,6 +419,14 @@ impl Lab {
     #[must_use]
     pub fn product_env(&self) -> Vec<(String, String)> {
         vec![("SSL_CERT_FILE".into(), self.dir.join("registry-ca.pem").display().to_string())]
+    }
+
+    /// A machine's clock is off by that much: of its Talos, and of the API server on it.
+    pub fn set_clock_offset(&self, node: &str, offset: SignedDuration) {
+        self.node(node).set_clock_offset(offset);
+        if let Some(server) = self.server(node) {
+            server.set_clock_offset(offset);
+        }
     }
 
     /// Cuts a node's power: no orderly shutdown; its Node turns Unknown unless it is back before.

@@ -53,8 +53,13 @@ struct Version {
 impl ApiServers {
     /// Asks each address of the set by itself, all at once; in the order of the set, the kubeconfig's first.
     pub async fn greet(&self) -> Vec<Result<Greeting, NoGreeting>> {
-        let all = self.snapshot();
-        futures::future::join_all(all.into_iter().map(|address| self.greet_at(address))).await
+        self.greet_from(0).await
+    }
+
+    /// The same of those that joined behind the first `known` ones.
+    pub async fn greet_from(&self, known: usize) -> Vec<Result<Greeting, NoGreeting>> {
+        let fresh = self.snapshot().into_iter().skip(known);
+        futures::future::join_all(fresh.map(|address| self.greet_at(address))).await
     }
 
     async fn greet_at(&self, Address { name, ip, client }: Address) -> Result<Greeting, NoGreeting> {

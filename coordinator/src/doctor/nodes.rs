@@ -1,0 +1,139 @@
+//! The nodes: whether each answers, which versions they run, and what the number of control planes means.
+
+use std::collections::BTreeMap;
+
+use agent::claims::Verdict;
+use talos_proto::version::TalosVersion;
+
+use super::{Check, Cluster, plural};
+use crate::fleet::{FleetNode, Talk};
+use crate::gates::PLANES_FOR_QUORUM;
+use crate::inventory::{Inventory, foreign_record};
+use crate::kube::nodes::NodeView;
+use crate::settings::Settings;
+
+/// The first minor version of Talos that this tool does not know.
+const UNKNOWN: (u64, u64) = (1, 15);
+
+/// What follows from an inventory. Pure.
+pub(super) fn checks(cluster: &Cluster, settings: &Settings) -> Vec<Check> {
+    let mut checks = match &cluster.inventory {
+        Ok(inventory) => {
+            let mut checks = answers(inventory);
+            checks.extend(versions(&inventory.snapshot.nodes));
+            checks
+        }
+        // Without Talos or Kubernetes the reason is another check's.
+        Err(why) if why.starts_with("not looked at") => vec![Check::warning("nodes", why.clone())],
+        Err(_) if cluster.listed.is_err() => {
+            let why = cluster.without().unwrap_or_default();
+            let known = [super::NO_SERVER, super::NO_KUBECONFIG].contains(&why.as_str());
+            vec![if known { Check::not_looked_at("nodes", &why) } else { Check::fault("nodes", why) }]
+        }
+        Err(why) => vec![Check::fault("nodes", why.clone())],
+    };
+    if let Ok(nodes) = &cluster.listed {
+        checks.extend(control_planes(nodes, settings));
+    }
+    checks
+}
+
+fn answers(inventory: &Inventory) -> Vec<Check> {
+    const NAME: &str = "nodes";
+    let nodes = &inventory.snapshot.nodes;
+    let mut checks = Vec::new();
+    let mut answered = 0;
+    for node in nodes {
+        let name = node.name();
+        match (&node.talk, node.verdict()) {
+            (Talk::NotTalos(why), _) => {
+                checks.push(Check::warning(NAME, format!("{name} is left alone: {why}")));
+            }
+            (Talk::Unreachable(why), _) if node.left_out => {
+                checks.push(Check::warning(NAME, format!("{name} (left out): {why}")));
+            }
+            (Talk::Unreachable(why), _) => {
+                let address = node.address().map_or_else(|| "ADDRESS".to_owned(), |address| address.to_string());
+                let next = format!("talosctl -n {address} version; or leave it out: --exclude {name}");
+                checks.push(Check::fault(NAME, format!("{name}: {why}")).next(next));
+            }
+            (Talk::Facts(_), Verdict::Blocked(blocked)) => {
+                checks.push(Check::fault(NAME, format!("{name}: {blocked}")));
+                answered += 1;
+            }
+            (Talk::Facts(_), _) => answered += 1,
+        }
+    }
+    let odd = nodes.iter().filter_map(foreign_record);
+    checks.extend(odd.map(|odd| Check::warning(NAME, odd)));
+    let all = format!("{answered} of {} answer", nodes.len());
+    checks.insert(0, Check::ok(NAME, all));
+    checks
+}
+
+fn versions(nodes: &[FleetNode]) -> Vec<Check> {
+    const NAME: &str = "talos versions";
+    let mut by_version: BTreeMap<((u64, u64, u64), String), (TalosVersion, Vec<&str>)> = BTreeMap::new();
+    for node in nodes {
+        let Some(facts) = node.facts() else { continue };
+        let version = facts.version.clone();
+        let key = (version.numbers, version.to_string());
+        by_version.entry(key).or_insert_with(|| (version, Vec::new())).1.push(node.name());
+    }
+    let list: Vec<_> = by_version.values().map(|(version, names)| format!("{version} on {}", names.len())).collect();
+    let mixed = if list.len() > 1 { "; mixed, each node by its own version's rules" } else { "" };
+    let mut checks = Vec::new();
+    for (version, names) in by_version.values() {
+        if !version.at_least(1, 9) {
+            let words = format!("{version} ({}) is not supported, 1.9 and newer are", names.join(", "));
+            let next = format!("upgrade Talos there, or leave them out: --exclude {}", names.join(","));
+            checks.push(Check::fault(NAME, words).next(next));
+        } else if version.at_least(UNKNOWN.0, UNKNOWN.1) {
+            let words = format!("{version} ({}) is newer than what this version was made for (1.9 to 1.14)", names.join(", "));
+            checks.push(Check::warning(NAME, words).next("see whether there is a newer talos-ghcr"));
+        }
+    }
+    checks.insert(0, Check::ok(NAME, format!("{}{mixed}", list.join(", "))));
+    checks
+}
+
+fn control_planes(nodes: &[NodeView], settings: &Settings) -> Vec<Check> {
+    const NAME: &str = "control planes";
+    let planes = nodes.iter().filter(|node| node.control_plane).count();
+    if planes >= PLANES_FOR_QUORUM {
+        return vec![Check::ok(NAME, format!("{planes}: one at a time may be away"))];
+    }
+    let words = format!("{}: their reboot takes the API or etcd's quorum away", plural(planes, "control plane"));
+    vec![if settings.allow_control_plane_outage {
+        Check::ok(NAME, format!("{words}; --allow-control-plane-outage allows it"))
+    } else {
+        Check::warning(NAME, format!("{words} and needs --allow-control-plane-outage")).next(
+            "run --allow-control-plane-outage, when the API may be away for some minutes; until then only workers roll",
+        )
+    }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Health;
+    use crate::fleet::testing::{facts, node};
+
+    fn of(version: &str, name: &str) -> FleetNode {
+        let mut node = node(name, Verdict::Current);
+        node.talk = Talk::Facts(Box::new(facts(version)));
+        node
+    }
+
+    #[test]
+    fn versions_are_counted_and_what_is_too_old_or_too_new_is_named() {
+        let nodes = [of("v1.13.9", "cp-1"), of("v1.14.0", "worker-1"), of("v1.8.3", "worker-2"), of("v1.15.0", "worker-3")];
+        let checks = versions(&nodes);
+        let said: Vec<_> = checks.iter().map(|check| (check.health, check.detail.as_str())).collect();
+        let all = "v1.8.3 on 1, v1.13.9 on 1, v1.14.0 on 1, v1.15.0 on 1; mixed, each node by its own version's rules";
+        assert_eq!(said[0], (Health::Ok, all));
+        assert_eq!(said[1], (Health::Fault, "v1.8.3 (worker-2) is not supported, 1.9 and newer are"));
+        assert!(said[2].0 == Health::Warning && said[2].1.starts_with("v1.15.0 (worker-3) is newer"), "{said:?}");
+        assert_eq!(versions(&nodes[..1])[0].detail, "v1.13.9 on 1");
+    }
+}
