@@ -199,8 +199,8 @@ impl Given {
             let problem = format!("{:?} is too short; at least {SHORTEST_LEASE:?}", roll.lease_duration.0);
             return Err(ConnectError::Flag { flag: "lease-duration", problem });
         }
-        let reboot_modes =
-            RebootModes::new(roll.reboot_mode).map_err(|problem| ConnectError::Flag { flag: "reboot-mode", problem })?;
+        let reboot_modes = RebootModes::new(roll.reboot_mode)
+            .map_err(|problem| ConnectError::Flag { flag: "reboot-mode", problem })?;
         for image in &image {
             let known = image.split_once('/').is_some_and(|(host, _)| registry.iter().any(|it| it.as_str() == host));
             if !known {

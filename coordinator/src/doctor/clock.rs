@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use talos_proto::chain;
 use talos_proto::node::Node;
+use talos_proto::{Talos, chain};
 
 use super::{Check, kubernetes, plural};
 use crate::inventory::{Context, Inventory};
@@ -18,6 +18,7 @@ use futures::StreamExt as _;
 const NAME: &str = "clocks";
 /// From here on a difference is worth a word.
 const WORTH_A_WORD: SignedDuration = SignedDuration::from_secs(5);
+const NOT_ADMIN: &str = "reading it needs os:admin";
 /// Nodes that are asked at once.
 const AT_ONCE: usize = 8;
 /// Half of the second that both sources cut off.
@@ -52,13 +53,24 @@ pub(super) async fn ask(context: &Context, inventory: &Inventory) -> Vec<Reading
         let unsynchronised = unmet.iter().any(|condition| condition == "time");
         let target = context.talos.node(address);
         async move {
-            let skew = if admin { skew(&target).await } else { Err("reading it needs os:admin".to_owned()) };
+            let skew = if admin { skew(&target).await } else { Err(NOT_ADMIN.to_owned()) };
             Reading { node: node.name().to_owned(), target: address.to_string(), skew, unsynchronised }
         }
     });
     let mut readings: Vec<_> = futures::stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
     readings.sort_by(|a, b| a.node.cmp(&b.node));
     readings
+}
+
+/// Asks the machines behind the endpoints, where nobody tells which nodes there are: a clock that is off is a reason why
+/// nobody is trusted.
+pub(super) async fn ask_endpoints(talos: &Talos, admin: bool) -> Vec<Reading> {
+    let asked = talos.endpoints().into_iter().filter_map(|endpoint| Some((talos.at(&endpoint)?, endpoint.host)));
+    let asked = asked.map(|(machine, host)| async move {
+        let skew = if admin { skew(&machine).await } else { Err(NOT_ADMIN.to_owned()) };
+        Reading { node: host.clone(), target: host, skew, unsynchronised: false }
+    });
+    futures::future::join_all(asked).await
 }
 
 async fn skew(node: &Node) -> Result<Skew, String> {
@@ -86,8 +98,19 @@ fn compared(shown: Timestamp, sent: Timestamp, took: Duration) -> Skew {
     Skew { ahead: shown.duration_since(sent.saturating_add(half).unwrap_or(sent)), within: HALF.saturating_add(half) }
 }
 
+/// No node could be asked, for that reason.
+pub(super) fn untold(nodes: &[NodeView], why: &str) -> Vec<Reading> {
+    let untold = |node: &NodeView| Reading {
+        node: node.name.clone(),
+        target: node.internal_ip.map_or_else(|| node.name.clone(), |ip| ip.to_string()),
+        skew: Err(why.to_owned()),
+        unsynchronised: false,
+    };
+    nodes.iter().map(untold).collect()
+}
+
 /// Where the node itself does not tell, its API server's answer does.
-pub(super) fn by_servers(readings: &mut Vec<Reading>, seen: &kubernetes::Seen, nodes: &[NodeView]) {
+pub(super) fn by_servers(readings: &mut [Reading], seen: &kubernetes::Seen, nodes: &[NodeView]) {
     for greeting in seen.servers.iter().flatten() {
         let Some(node) = nodes.iter().find(|node| greeting.ip.is_some() && node.internal_ip == greeting.ip) else {
             continue;
@@ -96,13 +119,7 @@ pub(super) fn by_servers(readings: &mut Vec<Reading>, seen: &kubernetes::Seen, n
         let skew = compared(date + HALF, greeting.asked, greeting.took);
         match readings.iter_mut().find(|reading| reading.node == node.name) {
             Some(reading) if reading.skew.is_err() => reading.skew = Ok(skew),
-            Some(_) => {}
-            None => readings.push(Reading {
-                node: node.name.clone(),
-                target: greeting.ip.map_or_else(|| node.name.clone(), |ip| ip.to_string()),
-                skew: Ok(skew),
-                unsynchronised: false,
-            }),
+            _ => {}
         }
     }
 }
@@ -137,10 +154,11 @@ pub(super) fn checks(readings: &[Reading], without: Option<&str>) -> Vec<Check> 
         for (Reading { node, target, .. }, skew) in off {
             let side = if skew.ahead.is_positive() { "ahead of" } else { "behind" };
             let (by, within) = (seconds(skew.ahead.abs()), seconds(skew.within));
-            checks.push(
-                Check::warning(NAME, format!("{node}: {by} {side} this machine's (within {within})"))
-                    .next(format!("see which time server it follows: talosctl -n {target} get timestatus; talosctl -n {target} time")),
-            );
+            checks.push(Check::warning(NAME, format!("{node}: {by} {side} this machine's (within {within})")).next(
+                format!(
+                    "see which time server it follows: talosctl -n {target} get timestatus; talosctl -n {target} time"
+                ),
+            ));
         }
     }
     for reading in readings.iter().filter(|reading| reading.unsynchronised) {
@@ -156,7 +174,9 @@ pub(super) fn checks(readings: &[Reading], without: Option<&str>) -> Vec<Check> 
             None => untold.push((why, vec![&reading.node])),
         }
     }
-    checks.extend(untold.into_iter().map(|(why, nodes)| Check::not_looked_at(NAME, &format!("{}: {why}", nodes.join(", ")))));
+    checks.extend(
+        untold.into_iter().map(|(why, nodes)| Check::not_looked_at(NAME, &format!("{}: {why}", nodes.join(", ")))),
+    );
     checks
 }
 
@@ -183,7 +203,9 @@ mod tests {
         let stat = b"cpu  1 2 3 4\ncpu0 1 2 3 4\nintr 5\nctxt 6\nbtime 1796040000\nprocesses 7\n";
         let shown = wall_clock(stat, b"100.25 399.9\n").unwrap();
         assert_eq!(shown, Timestamp::from_millisecond(1_796_040_100_250).unwrap());
-        for (stat, uptime) in [(&b""[..], &b"1.0 2.0"[..]), (stat, b""), (stat, b"-1 2"), (b"btime x", b"1 2"), (stat, b"nan 1")] {
+        for (stat, uptime) in
+            [(&b""[..], &b"1.0 2.0"[..]), (stat, b""), (stat, b"-1 2"), (b"btime x", b"1 2"), (stat, b"nan 1")]
+        {
             assert_eq!(wall_clock(stat, uptime), None);
         }
         let sent = shown - SignedDuration::from_secs(10);

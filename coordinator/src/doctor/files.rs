@@ -81,7 +81,8 @@ fn credential(patient: &Patient) -> Vec<Check> {
             checks.push(Check::ok("credential", format!("{source}: {}", kinds.join(", "))));
         }
         Ok(None) => {
-            let words = "none was given, which run needs: what the nodes have is not compared with it, and no registry asked";
+            let words =
+                "none was given, which run needs: what the nodes have is not compared with it, and no registry asked";
             let next = format!("--credential-file PATH, or its content in {source}");
             return vec![Check::warning("credential", words).next(next)];
         }

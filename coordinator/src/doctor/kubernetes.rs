@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use jiff::Timestamp;
 use talos_proto::chain;
 
 use super::{Check, Cluster, plural};
@@ -72,7 +71,7 @@ pub(super) async fn rights(servers: &ApiServers, settings: &Settings) -> Result<
 }
 
 /// What follows.
-pub(super) fn checks(seen: &Seen, servers: &ApiServers, cluster: &Cluster, _now: Timestamp) -> Vec<Check> {
+pub(super) fn checks(seen: &Seen, servers: &ApiServers, cluster: &Cluster) -> Vec<Check> {
     let (host, port) = servers.server();
     let mut checks = of_servers(seen, &format!("{host}:{port}"), cluster.nodes());
     checks.push(match &cluster.inventory {
@@ -82,7 +81,8 @@ pub(super) fn checks(seen: &Seen, servers: &ApiServers, cluster: &Cluster, _now:
             let goes = endpoint.node.as_ref().map(|name| format!("; {name} goes last")).unwrap_or_default();
             if endpoint.known { Check::ok("endpoint", words + &goes) } else { Check::warning("endpoint", words) }
         }
-        Err(_) => Check::not_looked_at("endpoint", "the addresses that Talos tells are not there"),
+        Err(_) if cluster.listed.is_err() => Check::not_looked_at("endpoint", super::NO_SERVER),
+        Err(_) => Check::not_looked_at("endpoint", "Talos does not tell the control planes' addresses"),
     });
     checks.push(of_rights(seen.rights.as_ref()));
     checks
@@ -104,7 +104,7 @@ fn of_servers(seen: &Seen, kubeconfigs: &str, nodes: &[NodeView]) -> Vec<Check> 
                     || "it does not tell us its version".to_owned(),
                     |version| format!("Kubernetes {version}"),
                 );
-                let how = if index == 0 { "the kubeconfig's" } else { "joined: CA, name and /readyz are well" };
+                let how = if index == 0 { "the kubeconfig's" } else { "joined: it proved itself" };
                 Check::ok(NAME, format!("{address}{of}: {version}, {} ms ({how})", took.as_millis()))
             }
             Err(NoGreeting { address, reason, unknown_to_it }) => {
@@ -148,6 +148,8 @@ fn of_rights(rights: Option<&Result<Vec<Permission>, String>>) -> Check {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use jiff::Timestamp;
 
     use super::*;
     use crate::doctor::Health;

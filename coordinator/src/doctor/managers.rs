@@ -75,15 +75,17 @@ pub(super) fn checks(seen: &Result<Seen, String>, without: Option<&str>) -> Vec<
         let at = namespaces.join(", ");
         let words = format!("{manager} is installed ({} in {at})", plural(*pods, "pod"));
         checks.push(if *hidden {
-            Check::warning(NAME, format!("{words} without --annotate-nodes, so that its work is not seen"))
-                .next("give kured --annotate-nodes, or run when it does not: its --start-time, --end-time and --reboot-days")
+            Check::warning(NAME, format!("{words} without --annotate-nodes, so that its work is not seen")).next(
+                "give kured --annotate-nodes, or run when it does not: its --start-time, --end-time and --reboot-days",
+            )
         } else {
             Check::warning(NAME, format!("{words}: a run waits while it is at work, and sees only what has begun"))
                 .next("best do not let both work at the same hour")
         });
     }
     checks.extend(seen.at_work.iter().map(|at_work| {
-        Check::warning(NAME, format!("{at_work}")).next("a run disrupts nothing meanwhile, and ends with 4 after --gate-timeout")
+        Check::warning(NAME, format!("{at_work}"))
+            .next("a run disrupts nothing meanwhile, and ends with 4 after --gate-timeout")
     }));
     checks
 }

@@ -22,7 +22,7 @@ use talos_proto::Talos;
 use talos_proto::channel::Routing;
 use talos_proto::clock::Clock;
 use talos_proto::config::{Context as TalosContext, TalosConfigError};
-use talos_proto::identity::Identity;
+use talos_proto::identity::{ADMIN, Identity};
 
 use crate::ci::Ci;
 use crate::inventory::{Context, Inventory, Known};
@@ -79,7 +79,7 @@ impl Check {
 
     /// What could not be looked at for want of something else, whose own check says what to do.
     fn not_looked_at(name: &'static str, why: &str) -> Self {
-        Self::warning(name, format!("not looked at: {why}"))
+        Self::warning(name, format!("{NOT_LOOKED_AT}: {why}"))
     }
 
     fn next(self, next: impl Into<String>) -> Self {
@@ -110,6 +110,12 @@ impl DoctorDocument {
     #[must_use]
     pub fn health(&self) -> Health {
         self.checks.iter().map(|check| check.health).max().unwrap_or(Health::Ok)
+    }
+
+    /// How many are only what could not be looked at.
+    #[must_use]
+    pub fn unseen(&self) -> usize {
+        self.checks.iter().filter(|check| check.detail.starts_with(NOT_LOOKED_AT)).count()
     }
 
     /// How many came out so.
@@ -173,11 +179,11 @@ pub async fn examine(patient: Patient, clock: &Clock) -> Vec<Check> {
     let without = without.as_deref();
     match &talos {
         Some(_) => checks.extend(talos::endpoints(&endpoints, nodes)),
-        None => checks.push(Check::not_looked_at("talos endpoints", "there is no Talos identity to ask with")),
+        None => checks.push(Check::not_looked_at("talos endpoint", NO_TALOS)),
     }
     match &servers {
-        Ok(servers) => checks.extend(kubernetes::checks(&cluster.kubernetes, servers, &cluster, now)),
-        Err(_) => checks.push(Check::not_looked_at("api servers", NO_KUBECONFIG)),
+        Ok(servers) => checks.extend(kubernetes::checks(&cluster.kubernetes, servers, &cluster)),
+        Err(_) => checks.push(Check::not_looked_at("api server", NO_KUBECONFIG)),
     }
     checks.extend(registry);
     checks.extend(nodes::checks(&cluster, &settings));
@@ -187,6 +193,7 @@ pub async fn examine(patient: Patient, clock: &Clock) -> Vec<Check> {
     checks
 }
 
+const NOT_LOOKED_AT: &str = "not looked at";
 const NO_KUBECONFIG: &str = "there is no kubeconfig that can be used";
 const NO_SERVER: &str = "no Kubernetes API server answers us";
 const NO_TALOS: &str = "there is no Talos identity to ask with";
@@ -211,18 +218,21 @@ impl Cluster {
         settings: &Settings,
         clock: &Clock,
     ) -> Self {
-        let none = |kubernetes: kubernetes::Seen, why: &str| Self {
+        let none = async |kubernetes: kubernetes::Seen, why: &str| Self {
             kubernetes,
             listed: Err(why.to_owned()),
             inventory: Err(why.to_owned()),
-            clocks: Vec::new(),
+            clocks: match talos {
+                Some((identity, talos)) => clock::ask_endpoints(talos, identity.has_role(ADMIN)).await,
+                None => Vec::new(),
+            },
             managers: Err(why.to_owned()),
             residue: Err(why.to_owned()),
         };
-        let Some(servers) = servers else { return none(kubernetes::Seen::default(), NO_KUBECONFIG) };
+        let Some(servers) = servers else { return none(kubernetes::Seen::default(), NO_KUBECONFIG).await };
         let mut kubernetes = kubernetes::greet(servers, settings).await;
         if !kubernetes.answers() {
-            return none(kubernetes, NO_SERVER);
+            return none(kubernetes, NO_SERVER).await;
         }
         let ci = Arc::new(Ci::from_env(clock));
         let context = talos.map(|(identity, talos)| Context {
@@ -241,7 +251,7 @@ impl Cluster {
                     Some(context) => {
                         context.inventory(&Known::default()).await.map_err(|error| talos_proto::chain(&error))
                     }
-                    None => Err(format!("not looked at: {NO_TALOS}")),
+                    None => Err(format!("{NOT_LOOKED_AT}: {NO_TALOS}")),
                 }
             },
             managers::pods(servers),
@@ -264,7 +274,8 @@ impl Cluster {
             async {
                 match (&context, &inventory) {
                     (Some(context), Ok(inventory)) => clock::ask(context, inventory).await,
-                    _ => Vec::new(),
+                    (Some(_), Err(_)) => clock::untold(nodes, "no machine could be joined with its Node"),
+                    (None, _) => clock::untold(nodes, NO_TALOS),
                 }
             },
         );

@@ -6,7 +6,7 @@ use agent::claims::Verdict;
 use talos_proto::version::TalosVersion;
 
 use super::{Check, Cluster, plural};
-use crate::fleet::{FleetNode, Talk};
+use crate::fleet::Talk;
 use crate::gates::PLANES_FOR_QUORUM;
 use crate::inventory::{Inventory, foreign_record};
 use crate::kube::nodes::NodeView;
@@ -18,13 +18,9 @@ const UNKNOWN: (u64, u64) = (1, 15);
 /// What follows from an inventory. Pure.
 pub(super) fn checks(cluster: &Cluster, settings: &Settings) -> Vec<Check> {
     let mut checks = match &cluster.inventory {
-        Ok(inventory) => {
-            let mut checks = answers(inventory);
-            checks.extend(versions(&inventory.snapshot.nodes));
-            checks
-        }
+        Ok(inventory) => answers(inventory),
         // Without Talos or Kubernetes the reason is another check's.
-        Err(why) if why.starts_with("not looked at") => vec![Check::warning("nodes", why.clone())],
+        Err(why) if why.starts_with(super::NOT_LOOKED_AT) => vec![Check::warning("nodes", why.clone())],
         Err(_) if cluster.listed.is_err() => {
             let why = cluster.without().unwrap_or_default();
             let known = [super::NO_SERVER, super::NO_KUBECONFIG].contains(&why.as_str());
@@ -33,6 +29,12 @@ pub(super) fn checks(cluster: &Cluster, settings: &Settings) -> Vec<Check> {
         Err(why) => vec![Check::fault("nodes", why.clone())],
     };
     if let Ok(nodes) = &cluster.listed {
+        let by_talos = |name: &str| {
+            let inventory = cluster.inventory.as_ref().ok()?;
+            Some(inventory.snapshot.node(name)?.facts()?.version.clone())
+        };
+        let known = |node: &NodeView| by_talos(&node.name).or_else(|| version_of(&node.os_image));
+        checks.extend(versions(nodes.iter().filter_map(|node| Some((node.name.as_str(), known(node)?)))));
         checks.extend(control_planes(nodes, settings));
     }
     checks
@@ -71,29 +73,35 @@ fn answers(inventory: &Inventory) -> Vec<Check> {
     checks
 }
 
-fn versions(nodes: &[FleetNode]) -> Vec<Check> {
+/// The version that Talos tells, else that of the Node's `osImage`, for instance `Talos (v1.13.9)`.
+fn version_of(os_image: &str) -> Option<TalosVersion> {
+    os_image.strip_prefix("Talos (")?.strip_suffix(')')?.parse().ok()
+}
+
+fn versions<'a>(nodes: impl Iterator<Item = (&'a str, TalosVersion)>) -> Vec<Check> {
     const NAME: &str = "talos versions";
     let mut by_version: BTreeMap<((u64, u64, u64), String), (TalosVersion, Vec<&str>)> = BTreeMap::new();
-    for node in nodes {
-        let Some(facts) = node.facts() else { continue };
-        let version = facts.version.clone();
+    for (name, version) in nodes {
         let key = (version.numbers, version.to_string());
-        by_version.entry(key).or_insert_with(|| (version, Vec::new())).1.push(node.name());
+        by_version.entry(key).or_insert_with(|| (version, Vec::new())).1.push(name);
+    }
+    if by_version.is_empty() {
+        return vec![Check::not_looked_at(NAME, "no node tells its version")];
     }
     let list: Vec<_> = by_version.values().map(|(version, names)| format!("{version} on {}", names.len())).collect();
     let mixed = if list.len() > 1 { "; mixed, each node by its own version's rules" } else { "" };
-    let mut checks = Vec::new();
+    let mut checks = vec![Check::ok(NAME, format!("{}{mixed}", list.join(", ")))];
     for (version, names) in by_version.values() {
+        let at = names.join(", ");
         if !version.at_least(1, 9) {
-            let words = format!("{version} ({}) is not supported, 1.9 and newer are", names.join(", "));
             let next = format!("upgrade Talos there, or leave them out: --exclude {}", names.join(","));
+            let words = format!("{version} ({at}) is not supported, 1.9 and newer are");
             checks.push(Check::fault(NAME, words).next(next));
         } else if version.at_least(UNKNOWN.0, UNKNOWN.1) {
-            let words = format!("{version} ({}) is newer than what this version was made for (1.9 to 1.14)", names.join(", "));
+            let words = format!("{version} ({at}) is newer than what this version was made for (1.9 to 1.14)");
             checks.push(Check::warning(NAME, words).next("see whether there is a newer talos-ghcr"));
         }
     }
-    checks.insert(0, Check::ok(NAME, format!("{}{mixed}", list.join(", "))));
     checks
 }
 
@@ -117,23 +125,33 @@ fn control_planes(nodes: &[NodeView], settings: &Settings) -> Vec<Check> {
 mod tests {
     use super::*;
     use crate::doctor::Health;
-    use crate::fleet::testing::{facts, node};
-
-    fn of(version: &str, name: &str) -> FleetNode {
-        let mut node = node(name, Verdict::Current);
-        node.talk = Talk::Facts(Box::new(facts(version)));
-        node
-    }
 
     #[test]
     fn versions_are_counted_and_what_is_too_old_or_too_new_is_named() {
-        let nodes = [of("v1.13.9", "cp-1"), of("v1.14.0", "worker-1"), of("v1.8.3", "worker-2"), of("v1.15.0", "worker-3")];
-        let checks = versions(&nodes);
+        let nodes = [
+            ("cp-1", "Talos (v1.13.9)"),
+            ("worker-1", "Talos (v1.14.0-rc.1)"),
+            ("worker-2", "Talos (v1.8.3)"),
+            ("worker-3", "Talos (v1.15.0)"),
+            ("worker-4", "Ubuntu 24.04"),
+        ];
+        let told = |nodes: &[(&'static str, &str)]| {
+            versions(
+                nodes
+                    .iter()
+                    .filter_map(|(name, image)| Some((*name, version_of(image)?)))
+                    .collect::<Vec<_>>()
+                    .into_iter(),
+            )
+        };
+        let checks = told(&nodes);
         let said: Vec<_> = checks.iter().map(|check| (check.health, check.detail.as_str())).collect();
-        let all = "v1.8.3 on 1, v1.13.9 on 1, v1.14.0 on 1, v1.15.0 on 1; mixed, each node by its own version's rules";
+        let all =
+            "v1.8.3 on 1, v1.13.9 on 1, v1.14.0-rc.1 on 1, v1.15.0 on 1; mixed, each node by its own version's rules";
         assert_eq!(said[0], (Health::Ok, all));
         assert_eq!(said[1], (Health::Fault, "v1.8.3 (worker-2) is not supported, 1.9 and newer are"));
         assert!(said[2].0 == Health::Warning && said[2].1.starts_with("v1.15.0 (worker-3) is newer"), "{said:?}");
-        assert_eq!(versions(&nodes[..1])[0].detail, "v1.13.9 on 1");
+        assert_eq!(told(&nodes[..1])[0].detail, "v1.13.9 on 1");
+        assert_eq!(told(&nodes[4..])[0].health, Health::Warning);
     }
 }

@@ -22,7 +22,10 @@ pub(super) fn checks(
             return vec![Check::not_looked_at("lease", why), Check::not_looked_at("fences", why)];
         }
         (Err(why), _) => {
-            return vec![Check::fault("lease", why.clone()), Check::not_looked_at("fences", "what cannot be read is never taken for none")];
+            return vec![
+                Check::fault("lease", why.clone()),
+                Check::not_looked_at("fences", "what cannot be read is never taken for none"),
+            ];
         }
     };
     let document = document(seen, settings.leases(), &settings.kubectl, now);
@@ -41,7 +44,8 @@ fn of_lease(lease: &LeaseRow, document: &FencesDocument) -> Check {
     let name = &lease.name;
     let of = if lease.of == "script" { " (the old script's)" } else { "" };
     let Some(holder) = &lease.holder else {
-        let state = if lease.exists { "free" } else { "there is none yet, the first run that changes something makes it" };
+        let state =
+            if lease.exists { "free" } else { "there is none yet, the first run that changes something makes it" };
         return Check::ok(NAME, format!("{name}{of}: {state}"));
     };
     let renewed = lease.age_seconds.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default());

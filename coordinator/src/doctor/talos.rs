@@ -15,10 +15,7 @@ use crate::commands::quoted;
 use crate::kube::nodes::NodeView;
 
 /// What the certificates of the talosconfig say, and the identity if it can be used.
-pub(super) fn identity(
-    config: &Result<Context, TalosConfigError>,
-    now: Timestamp,
-) -> (Option<Identity>, Vec<Check>) {
+pub(super) fn identity(config: &Result<Context, TalosConfigError>, now: Timestamp) -> (Option<Identity>, Vec<Check>) {
     const NAME: &str = "talos identity";
     let Ok(context) = config else {
         return (None, vec![Check::not_looked_at(NAME, "there is no talosconfig that can be used")]);
@@ -33,7 +30,10 @@ pub(super) fn identity(
             let file = context.file.display();
             let words = match &error {
                 IdentityError::Expired { path, at } => {
-                    format!("{file}: {path}: the client certificate expired {} ago ({at})", length(now.duration_since(*at)))
+                    format!(
+                        "{file}: {path}: the client certificate expired {} ago ({at})",
+                        length(now.duration_since(*at))
+                    )
                 }
                 IdentityError::NotYetValid { path, at } => format!(
                     "{file}: {path}: the client certificate is not valid before {at}, in {}: is this machine's clock right?",

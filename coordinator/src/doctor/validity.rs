@@ -69,7 +69,11 @@ mod tests {
             ((-24 * 340, 24 * 30 - 1), Health::Warning, "expires in 29 days (2026-12-30T11:00:00Z)"),
             ((-24 * 365, 40), Health::Warning, "expires in 40 hours (2026-12-02T04:00:00Z)"),
             ((-24 * 365, -72), Health::Fault, "expired 3 days ago (2026-11-27T12:00:00Z)"),
-            ((2, 72), Health::Fault, "not valid before 2026-11-30T14:00:00Z, in 2 hours: is this machine's clock right?"),
+            (
+                (2, 72),
+                Health::Fault,
+                "not valid before 2026-11-30T14:00:00Z, in 2 hours: is this machine's clock right?",
+            ),
             // A token for one job.
             ((-1, 5), Health::Ok, "valid for 5 hours (2026-11-30T17:00:00Z)"),
             ((-11, 1), Health::Warning, "expires in 60 minutes (2026-11-30T13:00:00Z)"),

@@ -25,8 +25,8 @@ use talos_proto::permit::{NoPermit, Permits};
 pub use self::greeting::{Greeting, NoGreeting};
 pub use self::joining::{Dropped, KubeServer};
 use super::connection::{self, Failure};
-pub use super::kubeconfig::{KubeconfigError, Login, Origin};
 use super::kubeconfig::{self, Loaded, Sources};
+pub use super::kubeconfig::{KubeconfigError, Login, Origin};
 use super::lanes::Lanes;
 use super::serving::{self, Serving};
 

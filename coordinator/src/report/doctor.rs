@@ -54,6 +54,11 @@ pub fn text(document: &DoctorDocument, registry_only: bool, columns: usize) -> S
         count(Health::Warning, "warning", "warnings"),
         count(Health::Fault, "fault", "faults")
     );
+    match document.unseen() {
+        0 => {}
+        1 => text.push_str("One of the warnings is about what could not be looked at.\n"),
+        unseen => drop(writeln!(text, "{unseen} of the warnings are about what could not be looked at.")),
+    }
     let _ = writeln!(text, "{}", then(document.health(), registry_only));
     text
 }
@@ -63,7 +68,9 @@ fn then(health: Health, registry_only: bool) -> &'static str {
     match (health, registry_only) {
         (Health::Fault, _) => "A run would fail. Mend what is marked FAULT, then type the same command again.",
         (_, true) => "Next, for the cluster as well: talos-ghcr doctor",
-        (Health::Warning, _) => "A run can go ahead; read the warnings first. Next, with the same flags: talos-ghcr plan",
+        (Health::Warning, _) => {
+            "A run can go ahead; read the warnings first. Next, with the same flags: talos-ghcr plan"
+        }
         (Health::Ok, _) => "All is well. Next, with the same flags: talos-ghcr plan",
     }
 }
@@ -117,7 +124,10 @@ A run would fail. Mend what is marked FAULT, then type the same command again.
         );
         assert_eq!(shown, expected);
         let fine = DoctorDocument::new(vec![check("registry", Health::Ok, "accepts the credential", None)]);
-        assert!(text(&fine, false, 80).ends_with("1 ok, 0 warnings, 0 faults.\nAll is well. Next, with the same flags: talos-ghcr plan\n"));
+        assert!(
+            text(&fine, false, 80)
+                .ends_with("1 ok, 0 warnings, 0 faults.\nAll is well. Next, with the same flags: talos-ghcr plan\n")
+        );
         assert!(text(&fine, true, 80).ends_with("talos-ghcr doctor\n"));
     }
 
