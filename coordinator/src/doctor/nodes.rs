@@ -1,7 +1,5 @@
 //! The nodes: whether each answers, which versions they run, and what the number of control planes means.
 
-use std::collections::BTreeMap;
-
 use agent::claims::Verdict;
 use talos_proto::version::TalosVersion;
 
@@ -80,18 +78,22 @@ fn version_of(os_image: &str) -> Option<TalosVersion> {
 
 fn versions<'a>(nodes: impl Iterator<Item = (&'a str, TalosVersion)>) -> Vec<Check> {
     const NAME: &str = "talos versions";
-    let mut by_version: BTreeMap<((u64, u64, u64), String), (TalosVersion, Vec<&str>)> = BTreeMap::new();
+    let mut by_version: Vec<(TalosVersion, Vec<&str>)> = Vec::new();
     for (name, version) in nodes {
-        let key = (version.numbers, version.to_string());
-        by_version.entry(key).or_insert_with(|| (version, Vec::new())).1.push(name);
+        match by_version.iter_mut().find(|(known, _)| *known == version) {
+            Some((_, names)) => names.push(name),
+            None => by_version.push((version, vec![name])),
+        }
     }
+    // A pre-release comes before its release.
+    by_version.sort_by_key(|(version, _)| (version.numbers, version.pre_release.is_none(), version.to_string()));
     if by_version.is_empty() {
         return vec![Check::not_looked_at(NAME, "no node tells its version")];
     }
-    let list: Vec<_> = by_version.values().map(|(version, names)| format!("{version} on {}", names.len())).collect();
+    let list: Vec<_> = by_version.iter().map(|(version, names)| format!("{version} on {}", names.len())).collect();
     let mixed = if list.len() > 1 { "; mixed, each node by its own version's rules" } else { "" };
     let mut checks = vec![Check::ok(NAME, format!("{}{mixed}", list.join(", ")))];
-    for (version, names) in by_version.values() {
+    for (version, names) in &by_version {
         let at = names.join(", ");
         if !version.at_least(1, 9) {
             let next = format!("upgrade Talos there, or leave them out: --exclude {}", names.join(","));

@@ -15,7 +15,8 @@ pub(super) fn validity(from: Option<Timestamp>, until: Timestamp, now: Timestamp
         return (Health::Fault, format!("expired {} ago ({until})", length(now.duration_since(until))));
     }
     if let Some(from) = from.filter(|from| *from > now) {
-        let words = format!("not valid before {from}, in {}: is this machine's clock right?", length(from - now));
+        let words =
+            format!("not valid before {from}, in {}: is this machine's clock right?", length(from.duration_since(now)));
         return (Health::Fault, words);
     }
     let left = until.duration_since(now);
@@ -27,31 +28,16 @@ pub(super) fn validity(from: Option<Timestamp>, until: Timestamp, now: Timestamp
     (Health::Ok, format!("valid for {} ({until})", length(left)))
 }
 
-/// The two largest units would be too much: `12 days`, `40 hours`, `50 minutes`.
-pub(super) fn length(length: impl Into<Length>) -> String {
-    let seconds = length.into().0;
+/// In one unit, for more would be too much: `12 days`, `40 hours`, `50 minutes`.
+pub(super) fn length(length: SignedDuration) -> String {
+    let seconds = length.as_secs().max(0);
     let (count, unit) = match seconds {
-        ..120 => (seconds, "second"),
-        ..7_200 => (seconds / 60, "minute"),
-        ..172_800 => (seconds / 3_600, "hour"),
+        0..120 => (seconds, "second"),
+        120..7_200 => (seconds / 60, "minute"),
+        7_200..172_800 => (seconds / 3_600, "hour"),
         _ => (seconds / 86_400, "day"),
     };
     format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
-}
-
-/// Whole seconds, never negative.
-pub(super) struct Length(i64);
-
-impl From<SignedDuration> for Length {
-    fn from(length: SignedDuration) -> Self {
-        Self(length.as_secs().max(0))
-    }
-}
-
-impl From<jiff::Span> for Length {
-    fn from(span: jiff::Span) -> Self {
-        SignedDuration::try_from(span).unwrap_or_default().into()
-    }
 }
 
 #[cfg(test)]
