@@ -14,7 +14,7 @@ use super::validity::validity;
 use super::{Check, CredentialSource, Health, Patient};
 use crate::commands::quoted;
 use crate::hooks::{Hook, Hooks};
-use crate::kube::api_servers::ApiServers;
+use crate::kube::api_servers::{ApiServers, Login};
 
 /// How long `sh` may take to read a command.
 const SHELL: Duration = Duration::from_secs(5);
@@ -57,6 +57,10 @@ fn kubeconfig(servers: &ApiServers, now: Timestamp) -> Vec<Check> {
     checks.extend(servers.warnings().iter().map(|odd| Check::warning("kubeconfig", odd.clone())));
     checks.extend(origin.files.iter().filter_map(|file| open_to_others("kubeconfig", file)));
     let how = &origin.login.how;
+    // That there is none is among the warnings.
+    if origin.login == Login::anonymous() {
+        return checks;
+    }
     checks.push(match origin.login.until {
         None => Check::ok("kubernetes identity", format!("{how}; it does not say when it runs out")),
         Some(until) => {

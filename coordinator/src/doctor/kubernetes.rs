@@ -81,8 +81,10 @@ pub(super) fn checks(seen: &Seen, servers: &ApiServers, cluster: &Cluster) -> Ve
             let goes = endpoint.node.as_ref().map(|name| format!("; {name} goes last")).unwrap_or_default();
             if endpoint.known { Check::ok("endpoint", words + &goes) } else { Check::warning("endpoint", words) }
         }
-        Err(_) if cluster.listed.is_err() => Check::not_looked_at("endpoint", super::NO_SERVER),
-        Err(_) => Check::not_looked_at("endpoint", "Talos does not tell the control planes' addresses"),
+        Err(_) => {
+            let why = cluster.without().unwrap_or("Talos does not tell the control planes' addresses");
+            Check::not_looked_at("endpoint", why)
+        }
     });
     checks.push(of_rights(seen.rights.as_ref()));
     checks

@@ -4,6 +4,7 @@
 //! at without it, and that is said. Each room asks and then judges; judging is pure.
 
 mod clock;
+mod cluster;
 mod files;
 mod kubernetes;
 mod managers;
@@ -14,7 +15,6 @@ mod talos;
 mod validity;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use agent::credential::Desired;
 use serde::Serialize;
@@ -22,15 +22,12 @@ use talos_proto::Talos;
 use talos_proto::channel::Routing;
 use talos_proto::clock::Clock;
 use talos_proto::config::{Context as TalosContext, TalosConfigError};
-use talos_proto::identity::{ADMIN, Identity};
 
-use crate::ci::Ci;
-use crate::inventory::{Context, Inventory, Known};
 use crate::kube::api_servers::{ApiServers, KubeconfigError};
-use crate::kube::nodes::NodeView;
 use crate::plan::SCHEMA_VERSION;
 use crate::settings::Settings;
 
+use cluster::Cluster;
 pub use registry::look as registry;
 
 /// How a check came out.
@@ -160,11 +157,16 @@ pub async fn examine(patient: Patient, clock: &Clock) -> Vec<Check> {
     checks.append(&mut of_identity);
     let Patient { settings, routing, credential, talosconfig, servers, .. } = patient;
     let desired = credential.ok().flatten().unwrap_or_default();
-    // Of what has no channel the identity's checks have told already.
-    let talos = identity.zip(talosconfig.ok()).and_then(|(identity, context)| {
-        let talos = Talos::new(&identity, &context.endpoints, routing, clock.clone()).ok()?;
-        Some((identity, talos))
-    });
+    let talos = match identity.zip(talosconfig.ok()) {
+        None => None,
+        Some((identity, context)) => match Talos::new(&identity, &context.endpoints, routing, clock.clone()) {
+            Ok(talos) => Some((identity, talos)),
+            Err(error) => {
+                checks.push(Check::fault("talos identity", talos_proto::chain(&error)));
+                None
+            }
+        },
+    };
     let (endpoints, cluster, registry) = futures::join!(
         async {
             match &talos {
@@ -176,7 +178,6 @@ pub async fn examine(patient: Patient, clock: &Clock) -> Vec<Check> {
         registry::look(&desired, &settings.images, clock),
     );
     let (nodes, without) = (cluster.nodes(), cluster.without());
-    let without = without.as_deref();
     match &talos {
         Some(_) => checks.extend(talos::endpoints(&endpoints, nodes)),
         None => checks.push(Check::not_looked_at("talos endpoint", NO_TALOS)),
@@ -197,106 +198,6 @@ const NOT_LOOKED_AT: &str = "not looked at";
 const NO_KUBECONFIG: &str = "there is no kubeconfig that can be used";
 const NO_SERVER: &str = "no Kubernetes API server answers us";
 const NO_TALOS: &str = "there is no Talos identity to ask with";
-
-/// All that was seen of the cluster.
-struct Cluster {
-    kubernetes: kubernetes::Seen,
-    /// The Nodes, or why there are none.
-    listed: Result<Vec<NodeView>, String>,
-    /// The Nodes and the machines behind them; needs both sides.
-    inventory: Result<Inventory, String>,
-    clocks: Vec<clock::Reading>,
-    managers: Result<managers::Seen, String>,
-    residue: Result<crate::fences::Seen, String>,
-}
-
-impl Cluster {
-    async fn look(
-        servers: Option<&ApiServers>,
-        talos: Option<&(Identity, Talos)>,
-        desired: &Desired,
-        settings: &Settings,
-        clock: &Clock,
-    ) -> Self {
-        let none = async |kubernetes: kubernetes::Seen, why: &str| Self {
-            kubernetes,
-            listed: Err(why.to_owned()),
-            inventory: Err(why.to_owned()),
-            clocks: match talos {
-                Some((identity, talos)) => clock::ask_endpoints(talos, identity.has_role(ADMIN)).await,
-                None => Vec::new(),
-            },
-            managers: Err(why.to_owned()),
-            residue: Err(why.to_owned()),
-        };
-        let Some(servers) = servers else { return none(kubernetes::Seen::default(), NO_KUBECONFIG).await };
-        let mut kubernetes = kubernetes::greet(servers, settings).await;
-        if !kubernetes.answers() {
-            return none(kubernetes, NO_SERVER).await;
-        }
-        let ci = Arc::new(Ci::from_env(clock));
-        let context = talos.map(|(identity, talos)| Context {
-            servers: servers.clone(),
-            talos: talos.clone(),
-            ci: Arc::clone(&ci),
-            identity: identity.clone(),
-            desired: desired.clone(),
-            settings: settings.clone(),
-            warnings: Vec::new(),
-        });
-        let (rights, inventory, pods) = futures::join!(
-            kubernetes::rights(servers, settings),
-            async {
-                match &context {
-                    Some(context) => {
-                        context.inventory(&Known::default()).await.map_err(|error| talos_proto::chain(&error))
-                    }
-                    None => Err(format!("{NOT_LOOKED_AT}: {NO_TALOS}")),
-                }
-            },
-            managers::pods(servers),
-        );
-        kubernetes.rights = Some(rights);
-        let listed = match &inventory {
-            Ok(inventory) => Ok(inventory.snapshot.nodes.iter().map(|node| node.kube.clone()).collect()),
-            Err(_) => crate::kube::nodes::list(servers).await.map_err(|error| talos_proto::chain(&error)),
-        };
-        let nodes: &[NodeView] = listed.as_deref().unwrap_or_default();
-        let (joined, residue, mut clocks) = futures::join!(
-            kubernetes::join(servers, nodes),
-            async {
-                match &listed {
-                    Ok(nodes) => crate::fences::look_beside(nodes.clone(), servers, settings.leases(), &ci).await,
-                    Err(_) => crate::fences::look(servers, settings.leases(), &ci).await,
-                }
-                .map_err(|error| talos_proto::chain(&error))
-            },
-            async {
-                match (&context, &inventory) {
-                    (Some(context), Ok(inventory)) => clock::ask(context, inventory).await,
-                    (Some(_), Err(_)) => clock::untold(nodes, "no machine could be joined with its Node"),
-                    (None, _) => clock::untold(nodes, NO_TALOS),
-                }
-            },
-        );
-        kubernetes.take(joined);
-        clock::by_servers(&mut clocks, &kubernetes, nodes);
-        let managers = match &listed {
-            Ok(nodes) => pods.map(|pods| managers::seen(nodes, &pods)),
-            Err(why) => Err(why.clone()),
-        };
-        Self { kubernetes, listed, inventory, clocks, managers, residue }
-    }
-
-    fn nodes(&self) -> &[NodeView] {
-        self.listed.as_deref().unwrap_or_default()
-    }
-
-    /// Why the cluster's objects could not be looked at, if none could.
-    fn without(&self) -> Option<String> {
-        self.listed.as_ref().err().cloned()
-    }
-}
 
 fn plural(count: usize, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }

@@ -3,8 +3,8 @@
 use agent::claims::Verdict;
 use talos_proto::version::TalosVersion;
 
-use super::{Check, Cluster, plural};
-use crate::fleet::Talk;
+use super::{Check, Cluster, Health, plural};
+use crate::fleet::{Fencing, Talk};
 use crate::gates::PLANES_FOR_QUORUM;
 use crate::inventory::{Inventory, foreign_record};
 use crate::kube::nodes::NodeView;
@@ -19,13 +19,17 @@ pub(super) fn checks(cluster: &Cluster, settings: &Settings) -> Vec<Check> {
         Ok(inventory) => answers(inventory),
         // Without Talos or Kubernetes the reason is another check's.
         Err(why) if why.starts_with(super::NOT_LOOKED_AT) => vec![Check::warning("nodes", why.clone())],
-        Err(_) if cluster.listed.is_err() => {
-            let why = cluster.without().unwrap_or_default();
-            let known = [super::NO_SERVER, super::NO_KUBECONFIG].contains(&why.as_str());
-            vec![if known { Check::not_looked_at("nodes", &why) } else { Check::fault("nodes", why) }]
+        Err(why) if [super::NO_SERVER, super::NO_KUBECONFIG].contains(&why.as_str()) => {
+            vec![Check::not_looked_at("nodes", why)]
         }
         Err(why) => vec![Check::fault("nodes", why.clone())],
     };
+    // Without Talos nobody but this has noticed.
+    if let (Err(why), None) = (&cluster.listed, checks.iter().find(|check| check.health == Health::Fault))
+        && cluster.kubernetes.answers()
+    {
+        checks.push(Check::fault("nodes", format!("the Kubernetes Nodes could not be listed: {why}")));
+    }
     if let Ok(nodes) = &cluster.listed {
         let by_talos = |name: &str| {
             let inventory = cluster.inventory.as_ref().ok()?;
@@ -51,6 +55,12 @@ fn answers(inventory: &Inventory) -> Vec<Check> {
             }
             (Talk::Unreachable(why), _) if node.left_out => {
                 checks.push(Check::warning(NAME, format!("{name} (left out): {why}")));
+            }
+            (Talk::Unreachable(why), _) if node.fencing != Fencing::Free => {
+                let words = format!("{name} carries a fence and may be rebooting now: {why}");
+                checks.push(
+                    Check::warning(NAME, words).next("see the fence below; type the same command again in a while"),
+                );
             }
             (Talk::Unreachable(why), _) => {
                 let address = node.address().map_or_else(|| "ADDRESS".to_owned(), |address| address.to_string());
@@ -126,7 +136,6 @@ fn control_planes(nodes: &[NodeView], settings: &Settings) -> Vec<Check> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Health;
 
     #[test]
     fn versions_are_counted_and_what_is_too_old_or_too_new_is_named() {

@@ -40,7 +40,7 @@ pub async fn look(desired: &Desired, images: &[String], clock: &Clock) -> Vec<Ch
             }
             Err(error) => {
                 let only = format!(
-                    "talos-ghcr doctor --registry-only --registry {host}{} tries only this again",
+                    "try it alone, with the same credential: talos-ghcr doctor --registry-only --registry {host}{}",
                     images.first().map(|image| format!(" --image {image}")).unwrap_or_default()
                 );
                 let mut checks = vec![Check::fault(NAME, explain(&error).await).next(only)];

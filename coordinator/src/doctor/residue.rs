@@ -18,14 +18,12 @@ pub(super) fn checks(
 ) -> Vec<Check> {
     let seen = match (seen, without) {
         (Ok(seen), _) => seen,
-        (_, Some(why)) if [super::NO_SERVER, super::NO_KUBECONFIG].contains(&why) => {
+        (Err(_), Some(why)) => {
             return vec![Check::not_looked_at("lease", why), Check::not_looked_at("fences", why)];
         }
-        (Err(why), _) => {
-            return vec![
-                Check::fault("lease", why.clone()),
-                Check::not_looked_at("fences", "what cannot be read is never taken for none"),
-            ];
+        (Err(why), None) => {
+            let none = "a Lease that cannot be read is never taken for a free one";
+            return vec![Check::fault("lease", why.clone()), Check::not_looked_at("fences", none)];
         }
     };
     let document = document(seen, settings.leases(), &settings.kubectl, now);

@@ -68,9 +68,7 @@ fn then(health: Health, registry_only: bool) -> &'static str {
     match (health, registry_only) {
         (Health::Fault, _) => "A run would fail. Mend what is marked FAULT, then type the same command again.",
         (_, true) => "Next, for the cluster as well: talos-ghcr doctor",
-        (Health::Warning, _) => {
-            "A run can go ahead; read the warnings first. Next, with the same flags: talos-ghcr plan"
-        }
+        (Health::Warning, _) => "No fault. Read the warnings first; then, with the same flags: talos-ghcr plan",
         (Health::Ok, _) => "All is well. Next, with the same flags: talos-ghcr plan",
     }
 }

@@ -74,7 +74,10 @@ async fn p11_people_see_a_table_its_counts_and_what_to_type_next() {
     // One control plane is a warning and no fault.
     assert!(table.contains(" ok, 1 warning, 0 faults.\n"), "{table}");
     assert!(table.contains("-> run --allow-control-plane-outage"), "{table}");
-    assert!(table.ends_with("Next, with the same flags: talos-ghcr plan\n"), "{table}");
+    assert!(
+        table.ends_with("No fault. Read the warnings first; then, with the same flags: talos-ghcr plan\n"),
+        "{table}"
+    );
     let allowed = bed.product("doctor", &["--allow-control-plane-outage", "-o", "json"]).await.expect(0);
     assert_eq!(ill(&allowed), [], "{}", allowed.stdout);
 

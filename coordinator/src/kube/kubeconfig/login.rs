@@ -20,6 +20,12 @@ pub struct Login {
 }
 
 impl Login {
+    /// No credential at all.
+    #[must_use]
+    pub fn anonymous() -> Self {
+        Self { how: "nobody: requests are anonymous".to_owned(), from: None, until: None }
+    }
+
     /// What the credential says of itself; `plugin` when a credential plugin gave it.
     #[must_use]
     pub fn of(auth: &AuthInfo, plugin: bool) -> Self {
@@ -37,7 +43,7 @@ impl Login {
         match auth {
             AuthInfo { token_file: Some(_), .. } => plain("token file, which is read again when it is renewed"),
             AuthInfo { username: Some(_), .. } => plain("user name and password"),
-            _ => plain("nobody: requests are anonymous"),
+            _ => Self::anonymous(),
         }
     }
 }
