@@ -171,7 +171,9 @@ async fn l25_a_verb_that_is_missing_is_named_before_the_first_mutation() {
     }
     // With all of them it goes on to its first write.
     bed.lab.grant(LEAST, all);
-    let doctor = bed.product_with("doctor", &least, &["-o", "json"]).await;
+    let doctor = bed.product_with("doctor", &least, &["-o", "json"]).await.expect(0);
     assert_eq!(checks(&doctor, "kubernetes rights")[0].0, "ok", "{}", doctor.stdout);
+    let only = [("control planes".to_owned(), "warning".to_owned())];
+    assert_eq!(ill(&doctor), only, "it asks for no right that a run does without: {}", doctor.stdout);
     bed.product_with("run", &least, &["--lease-duration", lease_duration(), "-n", "worker-1"]).await.expect(0);
 }

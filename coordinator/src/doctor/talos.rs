@@ -197,6 +197,39 @@ mod tests {
         Asked { endpoint: endpoint.parse().unwrap(), answer }
     }
 
+    /// What is said of a certificate of a year with these roles at a time so many days from now.
+    fn said(roles: &[&str], days: i64, foreign: bool) -> Vec<(Health, String)> {
+        let ca = lab::pki::Ca::talos();
+        let stranger = lab::pki::Ca::talos();
+        let client = if foreign { &stranger } else { &ca }.client("", roles);
+        let text = lab::pki::talosconfig("lab", &["10.0.0.1".to_owned()], &ca, &client);
+        let config = Context::parse(text.as_bytes(), std::path::Path::new("/t"), None, &[]);
+        let now = talos_proto::clock::Clock::system().utc() + jiff::SignedDuration::from_hours(24 * days);
+        let (identity, checks) = identity(&config, now);
+        let usable = checks.iter().all(|check| check.name != "talos identity" || check.health != Health::Fault);
+        assert_eq!(identity.is_some(), usable || roles != ["os:admin"], "{checks:?}");
+        checks.into_iter().map(|check| (check.health, check.detail)).collect()
+    }
+
+    #[test]
+    fn the_identity_is_judged_by_its_roles_its_times_and_its_issuer() {
+        let cases = [
+            (&["os:admin"][..], 0, Health::Ok, "os:admin, valid for 36"),
+            (&["os:admin"], 340, Health::Warning, "os:admin, expires in 2"),
+            (&["os:admin"], 400, Health::Fault, "/t: contexts.lab.crt: the client certificate expired 3"),
+            (&["os:admin"], -400, Health::Fault, "/t: contexts.lab.crt: the client certificate is not valid before "),
+            (&["os:reader"], 0, Health::Fault, "os:reader, valid for 36"),
+            (&[], 0, Health::Fault, "no role, valid for 36"),
+        ];
+        for (roles, days, health, words) in cases {
+            let said = said(roles, days, false);
+            assert!(said[0].0 == health && said[0].1.starts_with(words), "{roles:?} in {days} days: {said:?}");
+        }
+        let whose = |foreign| said(&["os:admin"], 0, foreign).remove(1);
+        assert!(whose(false).0 == Health::Ok && whose(false).1.starts_with("it issued the client certificate; valid"));
+        assert!(whose(true).0 == Health::Warning && whose(true).1.starts_with("it did not issue"));
+    }
+
     #[test]
     fn each_endpoint_is_said_to_be_what_it_is() {
         let nodes = [node("cp-1", "10.0.0.1"), node("cp-2", "10.0.0.2"), node("worker-1", "10.0.1.1")];

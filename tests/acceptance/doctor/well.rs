@@ -51,10 +51,7 @@ async fn p10_a_cluster_that_is_well_costs_so_many_requests_and_not_one_that_chan
     }
     assert_eq!(seen, names, "in the order in which a run meets them");
     let servers = checks(&doctor, "api server");
-    assert!(
-        servers[0].1.contains("of cp-1: Kubernetes v1.36.3") && servers[0].1.contains("kubeconfig's"),
-        "{servers:?}"
-    );
+    assert!(servers[0].1.contains("of cp-1: Kubernetes v1.") && servers[0].1.contains("kubeconfig's"), "{servers:?}");
     assert!(servers[1..].iter().all(|(_, detail)| detail.contains("joined")) && servers.len() == 3, "{servers:?}");
     assert_eq!(checks(&doctor, "clocks").len(), 1);
     assert!(checks(&doctor, "clocks")[0].1.starts_with("6 nodes: within "), "{}", doctor.stdout);
