@@ -178,6 +178,12 @@ impl Desired {
         self.0.get(host)
     }
 
+    /// The credential for `host` and no other.
+    #[must_use]
+    pub fn only(&self, host: &RegistryHost) -> Self {
+        Self(self.0.iter().filter(|(known, _)| *known == host).map(|(host, it)| (host.clone(), it.clone())).collect())
+    }
+
     /// All of them, sorted by host.
     pub fn iter(&self) -> impl Iterator<Item = (&RegistryHost, &Credential)> {
         self.0.iter()

@@ -53,6 +53,19 @@ impl Seen {
 /// [`InventoryError`]: what could not be read is never taken for nothing.
 pub async fn look(servers: &ApiServers, names: LeaseNames<'_>, ci: &Ci) -> Result<Seen, InventoryError> {
     let nodes = nodes::list(servers).await.map_err(InventoryError::Nodes)?;
+    look_beside(nodes, servers, names, ci).await
+}
+
+/// The same beside Nodes that were read just now.
+///
+/// # Errors
+/// [`InventoryError`].
+pub async fn look_beside(
+    nodes: Vec<NodeView>,
+    servers: &ApiServers,
+    names: LeaseNames<'_>,
+    ci: &Ci,
+) -> Result<Seen, InventoryError> {
     let named = nodes.iter().filter_map(|node| Fence::on(node)?.1.ok()?.lease.parse::<LeaseName>().ok());
     let wanted: BTreeSet<LeaseName> = named.chain([names.ours.clone(), names.script.clone()]).collect();
     let leases = try_join_all(wanted.into_iter().map(|name| async move {

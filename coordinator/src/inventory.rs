@@ -406,7 +406,8 @@ pub type Shared = Arc<Context>;
 
 /// A record on the Node that is not the one of the machine config, and that Talos does not own: it leaves a key alone that
 /// somebody else has set, without a word (Talos `k8s/node_apply.go`). Others read it; we do not, and do not write again.
-fn foreign_record(node: &FleetNode) -> Option<String> {
+#[must_use]
+pub fn foreign_record(node: &FleetNode) -> Option<String> {
     let facts = node.facts()?;
     let seen = facts.node.seen()?;
     let (ours, shown) = (facts.record_text()?, seen.annotations.get(record::ANNOTATION)?);

@@ -1,4 +1,4 @@
-//! The JSON Schemas of the documents that `-o json` prints, made from their types; `docs/schema/` holds them.
+//! The JSON Schemas of the documents that `-o json` prints and `--report` writes, made from their types; `docs/schema/` holds them.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
@@ -8,6 +8,7 @@ use crate::doctor::DoctorDocument;
 use crate::fences::FencesDocument;
 use crate::plan::{PlanDocument, SCHEMA_VERSION};
 use crate::proofs::ProofsDocument;
+use crate::report::run_report::ReportDocument;
 use crate::rollout::RunDocument;
 
 /// Each kind of document with its schema (JSON Schema 2020-12). A document says its kind itself.
@@ -20,6 +21,7 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         of::<ProofsDocument>("Proofs", "What `talos-ghcr proofs` prints."),
         of::<FencesDocument>("Fences", "What `talos-ghcr fences` prints."),
         of::<DoctorDocument>("Doctor", "What `talos-ghcr doctor` prints."),
+        of::<ReportDocument>("Report", "What `talos-ghcr run --report FILE.json` writes."),
     ]
 }
 

@@ -89,7 +89,7 @@ impl Inner {
 }
 
 /// A channel and where it leads.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub(crate) endpoint: Endpoint,
     pub(crate) channel: Channel,
@@ -126,6 +126,14 @@ impl Talos {
     #[must_use]
     pub fn node(&self, address: IpAddr) -> Node {
         Node::new(self.clone(), address.to_canonical(), self.inner.routing == Routing::Direct)
+    }
+
+    /// The machine that answers at one endpoint, whichever it is, asked there and nowhere else: whether the endpoint works
+    /// shows only so, for a call about a node takes whichever endpoint answers. `None` when it is no endpoint of ours.
+    #[must_use]
+    pub fn at(&self, endpoint: &Endpoint) -> Option<Node> {
+        let route = self.inner.endpoints.iter().find(|route| route.endpoint == *endpoint)?;
+        Some(Node::only_at(self.clone(), Route { direct: true, ..route.clone() }))
     }
 
     /// The endpoints, in the order of the talosconfig.

@@ -51,14 +51,22 @@ pub enum IdentityError {
 }
 
 /// What connects to apid.
+#[derive(Clone)]
 pub struct Identity {
     pub(crate) ca: Vec<u8>,
     pub(crate) crt: Vec<u8>,
     pub(crate) key: Zeroizing<Vec<u8>>,
     /// The Talos roles in the certificate's subject: each `O` is one.
     pub roles: BTreeSet<String>,
+    /// When the certificate's time begins.
+    pub not_before: Timestamp,
     /// When the certificate runs out.
     pub not_after: Timestamp,
+    /// When the last of the CA's certificates runs out, if all could be read: from then on no node is trusted.
+    pub ca_not_after: Option<Timestamp>,
+    /// The CA of the talosconfig issued the client certificate; else the two are of two clusters, unless Talos's CA is
+    /// being rotated.
+    pub issued_by_ca: bool,
     findings: Vec<Finding>,
 }
 
@@ -112,7 +120,8 @@ impl Identity {
                     .into(),
             );
         }
-        if !certificate::is_issued_by(&authorities, &leaf, now) {
+        let issued_by_ca = certificate::is_issued_by(&authorities, &leaf, now);
+        if !issued_by_ca {
             let ca = paths.of("ca");
             find(format!(
                 "the client certificate was not issued by {ca}: unless Talos's CA is being rotated, they are of two clusters"
@@ -123,7 +132,10 @@ impl Identity {
             crt: context.crt.clone(),
             key,
             roles: leaf.roles,
+            not_before: leaf.not_before,
             not_after: leaf.not_after,
+            ca_not_after: certificate::last_end(&authorities),
+            issued_by_ca,
             findings,
         })
     }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use tonic::metadata::MetadataValue;
@@ -33,6 +33,8 @@ pub struct Node {
     talos: Talos,
     address: IpAddr,
     direct: bool,
+    /// The one way to it, where it is named by that.
+    only: Option<Route>,
 }
 
 /// The interceptor that names the node and ourselves in each request's metadata.
@@ -73,7 +75,13 @@ impl<'a> Kind<'a> {
 
 impl Node {
     pub(crate) fn new(talos: Talos, address: IpAddr, direct: bool) -> Self {
-        Self { talos, address, direct }
+        Self { talos, address, direct, only: None }
+    }
+
+    /// Whichever machine answers on that route. Its address is not known when the endpoint is a name.
+    pub(crate) fn only_at(talos: Talos, route: Route) -> Self {
+        let address = crate::identity::address_of(&route.endpoint.host).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+        Self { talos, address, direct: true, only: Some(route) }
     }
 
     /// The same node, dialled at its own address: the quickest way to see it come back, for another apid backs off for
@@ -139,7 +147,9 @@ impl Node {
             endpoint: endpoint.to_string(),
             why,
         };
-        let routes = if self.direct {
+        let routes = if let Some(only) = &self.only {
+            vec![only.clone()]
+        } else if self.direct {
             vec![
                 self.talos
                     .direct(self.address)
@@ -201,6 +211,9 @@ impl Node {
     /// although it is back (talos-captures, point 11). Its own address where that may be dialled, else its own endpoint
     /// among those that are left.
     fn itself(&self, left: VecDeque<Route>) -> Option<Route> {
+        if self.only.is_some() {
+            return None;
+        }
         if self.talos.routing() == Routing::Auto {
             return self.talos.direct(self.address).ok();
         }

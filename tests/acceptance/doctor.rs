@@ -1,4 +1,4 @@
-//! What `doctor` and the first moments of a run say: K11, L25, N12.
+//! What `doctor` and the first moments of a run say: K11, L25, N12, P10 to P14.
 
 use std::path::Path;
 
@@ -12,12 +12,31 @@ use serde_json::{Value, json};
 use crate::harness::{Ended, bare, finish, lease_duration, read, row};
 use crate::scene::two_workers;
 
+mod faults;
+mod well;
+
 /// The checks of one name, each as its result and its detail.
 fn checks(ended: &Ended, name: &str) -> Vec<(String, String)> {
     let document = ended.json();
     let all = document["checks"].as_array().expect("the document lists checks").clone();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     all.iter().filter(|check| check["name"] == name).map(|it| (text(&it["health"]), text(&it["detail"]))).collect()
+}
+
+/// What to do about the first check of that name that says so.
+fn next(ended: &Ended, name: &str) -> String {
+    let document = ended.json();
+    let all = document["checks"].as_array().expect("the document lists checks");
+    let found = all.iter().filter(|check| check["name"] == name).find_map(|check| check["next"].as_str());
+    found.unwrap_or_else(|| panic!("{name} says what to do: {document:#}")).to_owned()
+}
+
+/// The checks that did not come out well, each as its name and its result.
+fn ill(ended: &Ended) -> Vec<(String, String)> {
+    let document = ended.json();
+    let all = document["checks"].as_array().expect("the document lists checks").clone();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    all.iter().filter(|it| it["health"] != "ok").map(|it| (text(&it["name"]), text(&it["health"]))).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -47,7 +66,7 @@ async fn k11_the_registry_alone_is_asked_without_any_cluster() {
     let wrong = bed.write("wrong.json", &json!({"auths": {&host: {"auth": auth}}}).to_string());
     let refused = doctor(&wrong, &image).await.expect(1);
     let registry = checks(&refused, "registry");
-    assert_eq!((registry.len(), registry[0].0.as_str()), (1, "failure"));
+    assert_eq!((registry.len(), registry[0].0.as_str()), (1, "fault"));
     assert!(registry[0].1.contains("refuses the credential") && registry[0].1.contains(&host), "{registry:?}");
     assert!(!refused.stdout.contains("wrong-by") && !refused.stderr.contains("wrong-by"));
     let missing = format!("{host}/lab/nothing:1");
@@ -76,14 +95,14 @@ async fn n12_an_operator_is_told_what_it_can_and_cannot_do() {
 
     let doctor = bed.product_with("doctor", &replaced, &["-o", "json"]).await.expect(1);
     let identity = checks(&doctor, "talos identity");
-    assert_eq!((identity.len(), identity[0].0.as_str()), (1, "failure"));
+    assert_eq!((identity.len(), identity[0].0.as_str()), (1, "fault"));
     for words in ["os:operator", "may reboot and pull", "not see whether the credential is configured", "os:admin"] {
         assert!(identity[0].1.contains(words), "{words}: {identity:?}");
     }
     // All else is looked at as ever.
     let nodes = checks(&doctor, "nodes");
     assert_eq!(nodes[0], ("ok".to_owned(), "3 of 3 answer".to_owned()), "{nodes:?}");
-    for name in ["registry", "kubernetes", "endpoint"] {
+    for name in ["registry", "kubernetes rights", "endpoint"] {
         assert_eq!(checks(&doctor, name)[0].0, "ok", "{name}");
     }
     let reader = bed.lab.dir().join("talosconfig-reader").display().to_string();
@@ -145,13 +164,16 @@ async fn l25_a_verb_that_is_missing_is_named_before_the_first_mutation() {
         let truth = bed.lab.truth();
         assert_eq!((bed.writes(), truth.lease, truth.unexpected), (0, None, vec![]), "without {ours}");
         let doctor = bed.product_with("doctor", &least, &["-o", "json"]).await.expect(1);
-        let said = checks(&doctor, "kubernetes");
-        assert_eq!(said[0].0, "failure");
-        assert!(said[0].1.contains(&ours) && said[0].1.contains("clusterrole.yaml"), "without {ours}: {said:?}");
+        let said = checks(&doctor, "kubernetes rights");
+        assert_eq!(said[0].0, "fault");
+        assert!(said[0].1.contains(&ours), "without {ours}: {said:?}");
+        assert!(next(&doctor, "kubernetes rights").contains("clusterrole.yaml"), "{}", doctor.stdout);
     }
     // With all of them it goes on to its first write.
     bed.lab.grant(LEAST, all);
-    let doctor = bed.product_with("doctor", &least, &["-o", "json"]).await;
-    assert_eq!(checks(&doctor, "kubernetes")[0].0, "ok", "{}", doctor.stdout);
+    let doctor = bed.product_with("doctor", &least, &["-o", "json"]).await.expect(0);
+    assert_eq!(checks(&doctor, "kubernetes rights")[0].0, "ok", "{}", doctor.stdout);
+    let only = [("control planes".to_owned(), "warning".to_owned())];
+    assert_eq!(ill(&doctor), only, "it asks for no right that a run does without: {}", doctor.stdout);
     bed.product_with("run", &least, &["--lease-duration", lease_duration(), "-n", "worker-1"]).await.expect(0);
 }

@@ -1,8 +1,10 @@
 //! A lab in this process, the product in another.
 
 #[path = "schemas.rs"]
-mod schemas;
+pub mod schemas;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{ExitStatus, Output, Stdio};
 use std::sync::Arc;
@@ -167,10 +169,11 @@ impl Bed {
         }
     }
 
-    /// A file beside the lab's own.
+    /// A file beside the lab's own, that only its owner reads.
     pub fn write(&self, name: &str, text: &str) -> String {
         let path = self.lab.dir().join(name);
         std::fs::write(&path, text).expect("the lab's folder can be written");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("it is ours");
         path.display().to_string()
     }
 

@@ -19,7 +19,9 @@ async fn reported(bed: &Bed, file: &str, more: &[&str]) -> (Ended, String) {
 }
 
 fn json_of(text: &str) -> Value {
-    serde_json::from_str(text).expect("the report is JSON")
+    let report = serde_json::from_str(text).expect("the report is JSON");
+    crate::harness::schemas::check(&report);
+    report
 }
 
 /// The steps of a node, by name, in order.

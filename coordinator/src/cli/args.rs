@@ -47,7 +47,8 @@ pub enum Command {
     /// Show what runs hold or have left behind: fences on nodes, Leases, who holds them, what the next `run` does with
     /// them, and the command for what only you may decide; changes nothing.
     Fences(FencesArgs),
-    /// Look at everything that a run depends on: registry, identity, permissions, nodes; changes nothing.
+    /// Look at everything that a run depends on, from the files to clocks and other tools that reboot nodes, and say of
+    /// each whether it is well and what to do next; changes nothing.
     Doctor(DoctorArgs),
     /// Print a script that completes commands and flags in a shell.
     Completions(CompletionsArgs),
@@ -85,6 +86,9 @@ pub struct DoctorArgs {
     /// Where and with what.
     #[command(flatten)]
     pub common: Common,
+    /// How the run would go that is thought of.
+    #[command(flatten)]
+    pub roll: Roll,
 }
 
 /// Flags of `proofs`.

@@ -9,7 +9,7 @@ use talos_proto::clock::short;
 use agent::credential::{CredentialError, Desired};
 use agent::step::StepPolicy;
 use talos_proto::Talos;
-use talos_proto::channel::ChannelError;
+use talos_proto::channel::{ChannelError, Routing};
 use talos_proto::clock::Clock;
 use talos_proto::config::{Context as TalosContext, TalosConfigError, locate};
 use talos_proto::identity::{Identity, IdentityError};
@@ -29,7 +29,7 @@ use crate::reboot_mode::RebootModes;
 use crate::settings::{Budgets, DEFAULT_ROUNDS, Settings};
 
 /// The environment variable that holds the docker config itself.
-const CREDENTIAL: &str = "TALOS_GHCR_CREDENTIAL";
+pub(super) const CREDENTIAL: &str = "TALOS_GHCR_CREDENTIAL";
 /// Shorter leases leave no time for a call; tests use the shortest.
 const SHORTEST_LEASE: Duration = Duration::from_secs(2);
 
@@ -128,115 +128,167 @@ pub async fn kubernetes_only(common: &Common, clock: &Clock) -> Result<(ApiServe
 /// # Errors
 /// [`ConnectError`].
 pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clock) -> Result<Context, ConnectError> {
-    let Common {
-        talosconfig,
-        context,
-        endpoints,
-        route,
-        kubeconfig,
-        kube_context,
-        kube_server,
-        nodes,
-        exclude,
-        registry,
-        credential_file,
-        image,
-        lease,
-        legacy_lease,
-        output: _,
-    } = common;
-    // A variable that is set to nothing is as good as none: CI sets optional ones so.
-    let given = |list: Vec<String>| list.into_iter().filter(|it| !it.trim().is_empty()).collect::<Vec<_>>();
-    let file = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
-    let (endpoints, nodes, exclude, image) = (given(endpoints), given(nodes), given(exclude), given(image));
-    let kube_servers = kube_server_list(given(kube_server))?;
-    let (talosconfig, kubeconfig, credential_file) = (file(talosconfig), file(kubeconfig), file(credential_file));
-    let (context, kube_context) = (context.filter(|it| !it.is_empty()), kube_context.filter(|it| !it.is_empty()));
-    let rolls = roll.is_some();
-    let roll = roll.unwrap_or_else(defaults);
-    if roll.lease_duration.0 < SHORTEST_LEASE {
-        let problem = format!("{} is too short; at least {}", short(roll.lease_duration.0), short(SHORTEST_LEASE));
-        return Err(ConnectError::Flag { flag: "lease-duration", problem });
-    }
-    let reboot_modes =
-        RebootModes::new(roll.reboot_mode).map_err(|problem| ConnectError::Flag { flag: "reboot-mode", problem })?;
-    let desired = match credential(credential_file.as_deref())? {
-        Some(bytes) => Desired::read(&bytes, &registry).map_err(ConnectError::Credential)?,
+    let given = Given::new(common, roll)?;
+    let desired = match given.credential()? {
+        Some(desired) => desired,
         None if need == Need::Credential => return Err(ConnectError::NoCredential),
         None => Desired::default(),
     };
-    for image in &image {
-        let known = image.split_once('/').is_some_and(|(host, _)| registry.iter().any(|it| it.as_str() == host));
-        if !known {
-            let hosts: Vec<_> = registry.iter().map(ToString::to_string).collect();
-            let problem =
-                format!("{image:?} is not an image of a managed registry ({}); write HOST/NAME:TAG", hosts.join(", "));
-            return Err(ConnectError::Flag { flag: "image", problem });
-        }
-    }
-    let file = locate(talosconfig.as_deref())?;
-    let selected = TalosContext::load(&file, context.as_deref(), &endpoints)?;
+    let selected = given.talosconfig()?;
     let identity = Identity::from_context(&selected, clock.utc())
-        .map_err(|source| ConnectError::Identity { file: file.clone(), source })?;
-    let talos = Talos::new(&identity, &selected.endpoints, route.into(), clock.clone())?;
-    let kubectl = Kubectl { kubeconfig: kubeconfig.clone(), context: kube_context.clone() };
-    let servers = ApiServers::connect(kubeconfig.as_deref(), kube_context.as_deref(), clock.clone()).await?;
-    let settings = Settings {
-        registries: registry,
-        images: image,
-        kube_servers,
-        nodes,
-        exclude,
-        reboot_again: roll.reboot_again,
-        reboot_modes,
-        lease,
-        legacy_lease: Some(legacy_lease),
-        timing: Timing::scaled(roll.lease_duration.0),
-        lease_wait: roll.lease_wait.map(|time| time.0),
-        takeover: roll.takeover.into(),
-        fleet: FleetPolicy {
-            max_unavailable: roll.max_unavailable,
-            step: StepPolicy {
-                write_missing_proof: roll.missing_proof == MissingProof::Write,
-                allow_older: roll.allow_older,
-                escalate_reboot: roll.escalate_reboot,
-                reboot_again: false,
-            },
-        },
-        rolls,
-        allow_control_plane_outage: roll.allow_control_plane_outage,
-        kubectl,
-        drain: DrainOptions {
-            ignore_daemonsets: roll.ignore_daemonsets,
-            delete_emptydir_data: roll.delete_emptydir_data,
-            force: roll.force,
-            disable_eviction: roll.disable_eviction,
-        },
-        budgets: Budgets {
-            drain: roll.drain_timeout.0,
-            reboot: roll.reboot_timeout.0,
-            gate: roll.gate_timeout.0,
-            adopt: roll.adopt_timeout.0,
-            run: roll.timeout.map(|time| time.0),
-        },
-        max_rounds: roll.max_rounds,
-        hooks: Hooks {
-            check: roll.hooks.check_command,
-            before: roll.hooks.before_command,
-            gate: roll.hooks.gate_command,
-            after: roll.hooks.after_command,
-            timeout: roll.hooks.hook_timeout.0,
-        },
-    };
+        .map_err(|source| ConnectError::Identity { file: selected.file.clone(), source })?;
+    let talos = Talos::new(&identity, &selected.endpoints, given.routing, clock.clone())?;
+    let servers = given.servers(clock).await?;
     let warnings = selected
         .warnings()
         .iter()
         .chain(identity.warnings())
-        .map(|finding| format!("talosconfig {}: {finding}", file.display()))
+        .map(|finding| format!("talosconfig {}: {finding}", selected.file.display()))
         .chain(servers.warnings().iter().cloned())
         .collect();
     let ci = Arc::new(Ci::from_env(clock));
-    Ok(Context { servers, talos, ci, identity, desired, settings, warnings })
+    Ok(Context { servers, talos, ci, identity, desired, settings: given.settings, warnings })
+}
+
+/// What the flags say, before any file is read: each of the files can then be read, and be wrong, by itself.
+#[derive(Debug)]
+pub struct Given {
+    /// All that needs no file.
+    pub settings: Settings,
+    /// `--route`.
+    pub routing: Routing,
+    /// `--credential-file`.
+    pub credential_file: Option<PathBuf>,
+    talosconfig: Option<PathBuf>,
+    context: Option<String>,
+    endpoints: Vec<String>,
+}
+
+impl Given {
+    /// Checks the flags' values.
+    ///
+    /// # Errors
+    /// [`ConnectError::Flag`].
+    pub fn new(common: Common, roll: Option<Roll>) -> Result<Self, ConnectError> {
+        let Common {
+            talosconfig,
+            context,
+            endpoints,
+            route,
+            kubeconfig,
+            kube_context,
+            kube_server,
+            nodes,
+            exclude,
+            registry,
+            credential_file,
+            image,
+            lease,
+            legacy_lease,
+            output: _,
+        } = common;
+        // A variable that is set to nothing is as good as none: CI sets optional ones so.
+        let given = |list: Vec<String>| list.into_iter().filter(|it| !it.trim().is_empty()).collect::<Vec<_>>();
+        let file = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
+        let (endpoints, nodes, exclude, image) = (given(endpoints), given(nodes), given(exclude), given(image));
+        let kube_servers = kube_server_list(given(kube_server))?;
+        let (talosconfig, kubeconfig, credential_file) = (file(talosconfig), file(kubeconfig), file(credential_file));
+        let (context, kube_context) = (context.filter(|it| !it.is_empty()), kube_context.filter(|it| !it.is_empty()));
+        let rolls = roll.is_some();
+        let roll = roll.unwrap_or_else(defaults);
+        if roll.lease_duration.0 < SHORTEST_LEASE {
+            let problem = format!("{} is too short; at least {}", short(roll.lease_duration.0), short(SHORTEST_LEASE));
+            return Err(ConnectError::Flag { flag: "lease-duration", problem });
+        }
+        let reboot_modes = RebootModes::new(roll.reboot_mode)
+            .map_err(|problem| ConnectError::Flag { flag: "reboot-mode", problem })?;
+        for image in &image {
+            let known = image.split_once('/').is_some_and(|(host, _)| registry.iter().any(|it| it.as_str() == host));
+            if !known {
+                let hosts: Vec<_> = registry.iter().map(ToString::to_string).collect();
+                let problem = format!(
+                    "{image:?} is not an image of a managed registry ({}); write HOST/NAME:TAG",
+                    hosts.join(", ")
+                );
+                return Err(ConnectError::Flag { flag: "image", problem });
+            }
+        }
+        let settings = Settings {
+            registries: registry,
+            images: image,
+            kube_servers,
+            nodes,
+            exclude,
+            reboot_again: roll.reboot_again,
+            reboot_modes,
+            lease,
+            legacy_lease: Some(legacy_lease),
+            timing: Timing::scaled(roll.lease_duration.0),
+            lease_wait: roll.lease_wait.map(|time| time.0),
+            takeover: roll.takeover.into(),
+            fleet: FleetPolicy {
+                max_unavailable: roll.max_unavailable,
+                step: StepPolicy {
+                    write_missing_proof: roll.missing_proof == MissingProof::Write,
+                    allow_older: roll.allow_older,
+                    escalate_reboot: roll.escalate_reboot,
+                    reboot_again: false,
+                },
+            },
+            rolls,
+            allow_control_plane_outage: roll.allow_control_plane_outage,
+            kubectl: Kubectl { kubeconfig, context: kube_context },
+            drain: DrainOptions {
+                ignore_daemonsets: roll.ignore_daemonsets,
+                delete_emptydir_data: roll.delete_emptydir_data,
+                force: roll.force,
+                disable_eviction: roll.disable_eviction,
+            },
+            budgets: Budgets {
+                drain: roll.drain_timeout.0,
+                reboot: roll.reboot_timeout.0,
+                gate: roll.gate_timeout.0,
+                adopt: roll.adopt_timeout.0,
+                run: roll.timeout.map(|time| time.0),
+            },
+            max_rounds: roll.max_rounds,
+            hooks: Hooks {
+                check: roll.hooks.check_command,
+                before: roll.hooks.before_command,
+                gate: roll.hooks.gate_command,
+                after: roll.hooks.after_command,
+                timeout: roll.hooks.hook_timeout.0,
+            },
+        };
+        Ok(Self { settings, routing: route.into(), credential_file, talosconfig, context, endpoints })
+    }
+
+    /// The credential, if one was given.
+    ///
+    /// # Errors
+    /// [`ConnectError`] about the credential.
+    pub fn credential(&self) -> Result<Option<Desired>, ConnectError> {
+        let Some(bytes) = credential(self.credential_file.as_deref())? else { return Ok(None) };
+        Desired::read(&bytes, &self.settings.registries).map(Some).map_err(ConnectError::Credential)
+    }
+
+    /// The selected context of the talosconfig.
+    ///
+    /// # Errors
+    /// [`TalosConfigError`].
+    pub fn talosconfig(&self) -> Result<TalosContext, TalosConfigError> {
+        let file = locate(self.talosconfig.as_deref())?;
+        TalosContext::load(&file, self.context.as_deref(), &self.endpoints)
+    }
+
+    /// The API server of the kubeconfig.
+    ///
+    /// # Errors
+    /// [`KubeconfigError`].
+    pub async fn servers(&self, clock: &Clock) -> Result<ApiServers, KubeconfigError> {
+        let Kubectl { kubeconfig, context } = &self.settings.kubectl;
+        ApiServers::connect(kubeconfig.as_deref(), context.as_deref(), clock.clone()).await
+    }
 }
 
 fn kube_server_list(given: Vec<String>) -> Result<Vec<KubeServer>, ConnectError> {

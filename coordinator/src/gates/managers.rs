@@ -40,7 +40,12 @@ impl std::fmt::Display for AtWork {
 /// The first that is at work, by its marks on the Nodes and its pods. Pure.
 #[must_use]
 pub fn at_work(nodes: &[NodeView], pods: &[Pod]) -> Option<AtWork> {
-    nodes.iter().find_map(on_node).or_else(|| pods.iter().find_map(of_pod))
+    each_at_work(nodes, pods).next()
+}
+
+/// Each that is at work. Pure.
+pub fn each_at_work(nodes: &[NodeView], pods: &[Pod]) -> impl Iterator<Item = AtWork> {
+    nodes.iter().filter_map(on_node).chain(pods.iter().filter_map(of_pod))
 }
 
 fn on_node(node: &NodeView) -> Option<AtWork> {
@@ -72,6 +77,35 @@ fn of_pod(pod: &Pod) -> Option<AtWork> {
 pub async fn upgrade_pods(servers: &ApiServers) -> Result<Vec<Pod>, ReadError> {
     let (pods, _) = watch::list::<Pod>(servers, &Query::label("/api/v1/pods", UPGRADE_NODE)).await?;
     Ok(pods)
+}
+
+/// The pods of the managers themselves, whether they are at work or not: each by the labels that its own manifests and its
+/// Helm chart give it. Found as long as nobody has renamed them.
+const INSTALLED: [(&str, &str); 4] = [
+    ("kured", "name=kured"),
+    ("kured", "app.kubernetes.io/name=kured"),
+    ("tuppr", "app.kubernetes.io/name=tuppr"),
+    ("system-upgrade-controller", "upgrade.cattle.io/controller"),
+];
+
+/// The pods of each manager that is installed, in all namespaces.
+///
+/// # Errors
+/// [`ReadError`].
+pub async fn installed(servers: &ApiServers) -> Result<Vec<(&'static str, Vec<Pod>)>, ReadError> {
+    let asked = INSTALLED.map(|(manager, label)| async move {
+        let (pods, _) = watch::list::<Pod>(servers, &Query::label("/api/v1/pods", label)).await?;
+        Ok((manager, pods))
+    });
+    let mut installed: Vec<(&str, Vec<Pod>)> = Vec::new();
+    for (manager, pods) in futures::future::try_join_all(asked).await? {
+        match installed.iter_mut().find(|(known, _)| *known == manager) {
+            Some((_, known)) => known.extend(pods),
+            None => installed.push((manager, pods)),
+        }
+    }
+    installed.retain(|(_, pods)| !pods.is_empty());
+    Ok(installed)
 }
 
 #[cfg(test)]

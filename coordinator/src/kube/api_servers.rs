@@ -22,14 +22,16 @@ use talos_proto::clock::Clock;
 use talos_proto::identity::address_of;
 use talos_proto::permit::{NoPermit, Permits};
 
+pub use self::greeting::{Greeting, NoGreeting};
 pub use self::joining::{Dropped, KubeServer};
 use super::connection::{self, Failure};
-pub use super::kubeconfig::KubeconfigError;
 use super::kubeconfig::{self, Loaded, Sources};
+pub use super::kubeconfig::{KubeconfigError, Login, Origin};
 use super::lanes::Lanes;
 use super::serving::{self, Serving};
 use crate::trace::{Outage, Outages};
 
+mod greeting;
 mod joining;
 
 /// How long one read may take at one address.
@@ -134,6 +136,7 @@ struct Inner {
     clock: Clock,
     config: Option<Config>,
     server: (String, u16),
+    origin: Origin,
     warnings: Vec<String>,
     addresses: RwLock<Vec<Address>>,
     /// Control planes whose own address did not join the set when the run began.
@@ -172,7 +175,7 @@ impl ApiServers {
         clock: Clock,
     ) -> Result<Self, KubeconfigError> {
         let sources = Sources::of_process(kubeconfig);
-        let Loaded { mut config, files, warnings } = kubeconfig::load(&sources, context, &clock).await?;
+        let Loaded { mut config, files, origin, warnings } = kubeconfig::load(&sources, context, &clock).await?;
         // Every retry is ours: a 429 of a disruption budget would vanish in the client, and a 504 of a patch would be
         // sent again blindly.
         config.default_retry = false;
@@ -182,22 +185,29 @@ impl ApiServers {
         let server = host_and_port(&config.cluster_url);
         let name = format!("{}:{}", server.0, server.1);
         let first = Address { name, ip: address_of(&server.0), client };
-        Ok(Self::new(clock, Some(config), server, first, warnings))
+        Ok(Self::new(clock, Some(config), server, first, (origin, warnings)))
     }
 
     /// A set of one ready-made client, for tests with in-memory transports.
     #[must_use]
     pub fn single(client: Client, clock: Clock) -> Self {
         let first = Address { name: "in-memory".to_owned(), ip: None, client };
-        Self::new(clock, None, ("in-memory".to_owned(), 443), first, Vec::new())
+        Self::new(clock, None, ("in-memory".to_owned(), 443), first, (Origin::default(), Vec::new()))
     }
 
-    fn new(clock: Clock, config: Option<Config>, server: (String, u16), first: Address, warnings: Vec<String>) -> Self {
+    fn new(
+        clock: Clock,
+        config: Option<Config>,
+        server: (String, u16),
+        first: Address,
+        (origin, warnings): (Origin, Vec<String>),
+    ) -> Self {
         let addresses = RwLock::new(vec![first]);
         Self(Arc::new(Inner {
             clock,
             config,
             server,
+            origin,
             warnings,
             addresses,
             out_of_reach: RwLock::default(),
@@ -225,6 +235,12 @@ impl ApiServers {
             Some(config) if config.proxy_url.is_none() => serving::look(config, connections, &self.0.clock).await,
             _ => Ok(Vec::new()),
         }
+    }
+
+    /// Where the kubeconfig came from, and as whom we log in.
+    #[must_use]
+    pub fn origin(&self) -> &Origin {
+        &self.0.origin
     }
 
     /// What of the kubeconfig works but should not stay so, each with its file and path.

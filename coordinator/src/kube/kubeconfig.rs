@@ -15,6 +15,7 @@ mod error;
 mod exec;
 mod fields;
 mod files;
+mod login;
 mod pem;
 mod proxy;
 mod user;
@@ -29,6 +30,7 @@ use talos_proto::clock::Clock;
 pub use error::KubeconfigError;
 use fields::At;
 use files::{Entry, Found};
+pub use login::Login;
 
 /// How long a credential plugin may take; a person may have to confirm a login in a browser.
 const PLUGIN_LIMIT: Duration = Duration::from_secs(60);
@@ -73,8 +75,21 @@ pub struct Loaded {
     pub config: Config,
     /// The files it came from, for messages.
     pub files: String,
+    /// Where it came from, and as whom we log in.
+    pub origin: Origin,
     /// What works but should not stay so, each with its file and path.
     pub warnings: Vec<String>,
+}
+
+/// Where a configuration came from, and as whom we log in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The files, as they were read; none in a pod.
+    pub files: Vec<PathBuf>,
+    /// The selected context; none in a pod.
+    pub context: Option<String>,
+    /// How we prove who we are.
+    pub login: Login,
 }
 
 /// Reads the kubeconfig and runs its credential plugin, if it has one. Nothing is dialled.
@@ -87,7 +102,8 @@ pub async fn load(sources: &Sources, context: Option<&str>, clock: &Clock) -> Re
         Found::Files(files) => files,
         Found::InCluster => {
             let config = Config::incluster_env().map_err(|source| KubeconfigError::InCluster { source })?;
-            return Ok(Loaded { config, files: "of this pod".to_owned(), warnings: Vec::new() });
+            let origin = Origin { login: Login::of(&config.auth_info, false), ..Origin::default() };
+            return Ok(Loaded { config, files: "of this pod".to_owned(), origin, warnings: Vec::new() });
         }
     };
     let mut warnings = files.iter().filter_map(files::File::warning).collect();
@@ -100,6 +116,15 @@ pub async fn load(sources: &Sources, context: Option<&str>, clock: &Clock) -> Re
             kube::config::AuthInfo::default()
         }
     };
+    let plugin = match &selected.user {
+        Some(user) => user.mapping("exec")?.is_some(),
+        None => false,
+    };
+    let origin = Origin {
+        files: files::paths(&files),
+        context: Some(selected.name.to_owned()),
+        login: Login::of(&auth_info, plugin),
+    };
     let mut config = Config::new(cluster.server);
     config.root_cert = cluster.authorities;
     config.accept_invalid_certs = cluster.insecure;
@@ -109,16 +134,17 @@ pub async fn load(sources: &Sources, context: Option<&str>, clock: &Clock) -> Re
     if let Some(namespace) = selected.context.text("namespace")? {
         config.default_namespace = namespace.to_owned();
     }
-    Ok(Loaded { config, files: files::names(&files), warnings })
+    Ok(Loaded { config, files: files::names(&files), origin, warnings })
 }
 
 struct Selected<'a> {
+    name: &'a str,
     context: At<'a>,
     cluster: At<'a>,
     user: Option<At<'a>>,
 }
 
-fn select<'a>(files: &'a [files::File], asked: Option<&str>) -> Result<Selected<'a>, KubeconfigError> {
+fn select<'a>(files: &'a [files::File], asked: Option<&'a str>) -> Result<Selected<'a>, KubeconfigError> {
     let known = || files::known(files, "contexts");
     let Some(name) = asked.or_else(|| files::current_context(files)) else {
         return Err(KubeconfigError::NoContext { files: files::names(files), known: known() });
@@ -143,7 +169,7 @@ fn select<'a>(files: &'a [files::File], asked: Option<&str>) -> Result<Selected<
         None => None,
         Some(user) => Some(files::entry(files, Entry::USER, user)?.ok_or_else(|| missing("user", user, "users"))?),
     };
-    Ok(Selected { context, cluster, user })
+    Ok(Selected { name, context, cluster, user })
 }
 
 #[cfg(test)]

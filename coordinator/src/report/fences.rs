@@ -111,11 +111,16 @@ fn field(text: &mut String, name: &str, value: &str) {
     line(text, &format!("  {name:<9} {value}"));
 }
 
-/// One line. What stands in a cluster may have been written by anybody: nothing of it reaches a terminal that would not be
-/// seen for what it is.
+/// One line.
 fn line(text: &mut String, words: &str) {
     let (breaks, words) = words.strip_prefix('\n').map_or(("", words), |words| ("\n", words));
-    text.push_str(breaks);
+    let _ = writeln!(text, "{breaks}{}", escaped(words));
+}
+
+/// What stands in a cluster may have been written by anybody: nothing of it reaches a terminal that would not be seen for
+/// what it is.
+pub(super) fn escaped(words: &str) -> String {
+    let mut text = String::with_capacity(words.len());
     for c in words.chars() {
         if c.is_control() || is_format(c) {
             let _ = write!(text, "{}", c.escape_unicode());
@@ -123,7 +128,7 @@ fn line(text: &mut String, words: &str) {
             text.push(c);
         }
     }
-    text.push('\n');
+    text
 }
 
 /// Characters that are not seen, or that turn the text around them.

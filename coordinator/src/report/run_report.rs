@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
 use serde::Serialize;
 use talos_proto::clock::Moment;
 
@@ -13,7 +14,7 @@ use crate::rollout::{Ended, RunDocument};
 use crate::trace::{Collected, Outage, Outcome, Phase, Span, StepSpan, Trace};
 
 /// The report of a run. Lengths and offsets are in seconds, offsets from the begin of the run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReportDocument {
     /// [`SCHEMA_VERSION`].
@@ -47,7 +48,7 @@ pub struct ReportDocument {
 }
 
 /// From when on and how long.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SpanRow {
     /// Its begin, UTC.
@@ -59,7 +60,7 @@ pub struct SpanRow {
 }
 
 /// A phase.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PhaseRow {
     /// Which.
@@ -71,7 +72,7 @@ pub struct PhaseRow {
 }
 
 /// A step of a node.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct StepRow {
     /// The Node's name.
@@ -95,7 +96,7 @@ pub struct StepRow {
 }
 
 /// A renewal of the lease.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RenewalRow {
     /// From its send until its answer.
@@ -109,7 +110,7 @@ pub struct RenewalRow {
 }
 
 /// When an API server did not answer.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OutageRow {
     /// Its address; `null` is every server of the set.

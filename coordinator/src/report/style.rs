@@ -26,7 +26,7 @@ pub fn of(column: &str, word: &str) -> Style {
     match word {
         "Current" | "yes" | "ok" | "proved" => GOOD,
         "Unproved" | "Stale" | "Drifted" | "Unknown" | "unknown" | "?" | "staged" | "warning" => ODD,
-        "Blocked" | "no" | "fault" => BAD,
+        "Blocked" | "no" | "FAULT" => BAD,
         _ => Style::new(),
     }
 }

@@ -6,7 +6,6 @@ use agent::claims::{Answer, Claims};
 use anstyle::Style;
 
 use super::style::{self, styled};
-use crate::doctor::{DoctorDocument, Health};
 use crate::plan::{NodeRow, PlanDocument};
 
 /// Columns, each as wide as its widest cell; the last one runs free.
@@ -173,22 +172,6 @@ pub fn verification<'a>(document: &'a PlanDocument, wide: bool) -> String {
         let _ = writeln!(text, "Warning: {warning}");
     }
     text
-}
-
-/// The checks for people.
-#[must_use]
-pub fn doctor(document: &DoctorDocument) -> String {
-    let word = |health: Health| match health {
-        Health::Ok => "ok",
-        Health::Warning => "warning",
-        Health::Failure => "FAILURE",
-    };
-    let rows: Vec<Vec<String>> = document
-        .checks
-        .iter()
-        .map(|check| vec![check.name.to_owned(), word(check.health).to_owned(), check.detail.clone()])
-        .collect();
-    columns(&["CHECK", "RESULT", "DETAIL"], &rows)
 }
 
 fn each(claims: &Claims) -> [(&'static str, Answer, &str); 4] {

@@ -4,13 +4,14 @@ use std::fmt;
 use std::time::Duration;
 
 use agent::step::Step;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Span, StepSpan};
 use crate::decide::Task;
 
 /// A phase of a run. Those of the nodes may overlap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
     /// All nodes are looked at.

@@ -44,6 +44,16 @@ pub(super) fn authorities(paths: &Paths, text: &[u8]) -> Result<Vec<CertificateD
     Ok(ders)
 }
 
+/// When the last of these CAs runs out; `None` when one cannot be read so far.
+pub(super) fn last_end(authorities: &[CertificateDer<'static>]) -> Option<Timestamp> {
+    let end = |der: &CertificateDer<'_>| {
+        let (_, ca) = X509Certificate::from_der(der).ok()?;
+        Timestamp::from_second(ca.validity().not_after.timestamp()).ok()
+    };
+    let ends: Option<Vec<Timestamp>> = authorities.iter().map(end).collect();
+    ends?.into_iter().max()
+}
+
 /// What the client's certificate says.
 pub(super) struct Leaf {
     /// With those above it, the client's own first.

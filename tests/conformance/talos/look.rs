@@ -41,7 +41,7 @@ async fn doctor_says_how_the_cluster_is_and_writes_nothing() {
         println!("  {:8} {}: {}", text(&check["health"]), text(&check["name"]), text(&check["detail"]));
     }
     assert!(!checks.is_empty());
-    let failed = checks.iter().any(|check| check["health"] == "failure");
+    let failed = checks.iter().any(|check| check["health"] == "fault");
     assert_eq!(code == 1, failed, "the exit code says what the checks say");
     before.assert_unchanged(&suite.cluster.seen().await);
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use jiff::{SignedDuration, Span};
 use serde_json::json;
 use talos_proto::clock::Clock;
 use tokio::task::AbortHandle;
@@ -386,16 +387,29 @@ impl Lab {
     /// A kubeconfig for another user and another server, for instance one of few rights ([`Lab::grant`]).
     #[must_use]
     pub fn kubeconfig_for(&self, user: &str, groups: &[&str], server: &str) -> String {
+        self.kubeconfig_lasting(user, groups, server, Span::new().years(1))
+    }
+
+    /// The same, valid until this far from now (negative: expired).
+    #[must_use]
+    pub fn kubeconfig_lasting(&self, user: &str, groups: &[&str], server: &str, from_now: Span) -> String {
         let ca = self.kube_ca();
-        files::kubeconfig(server, ca, &ca.client(user, groups))
+        files::kubeconfig(server, ca, &ca.client_for(user, groups, from_now))
     }
 
     /// A talosconfig of an administrator whose certificate has that name, so that the log tells clients apart.
     #[must_use]
     pub fn talosconfig_for(&self, name: &str) -> String {
+        self.talosconfig_lasting(name, Span::new().years(1))
+    }
+
+    /// The same, valid until this far from now (negative: expired).
+    #[must_use]
+    pub fn talosconfig_lasting(&self, name: &str, from_now: Span) -> String {
         let planes = self.talos.nodes().iter().filter(|node| node.role() == Role::ControlPlane);
         let endpoints: Vec<_> = planes.map(|node| node.address().to_string()).collect();
-        talosconfig("lab", &endpoints, &self.talos_ca, &self.talos_ca.client(name, &["os:admin"]))
+        let client = self.talos_ca.client_for(name, &["os:admin"], from_now);
+        talosconfig("lab", &endpoints, &self.talos_ca, &client)
     }
 
     /// The old password.
@@ -434,6 +448,14 @@ impl Lab {
     #[must_use]
     pub fn product_env(&self) -> Vec<(String, String)> {
         vec![("SSL_CERT_FILE".into(), self.dir.join("registry-ca.pem").display().to_string())]
+    }
+
+    /// A machine's clock is off by that much: of its Talos, and of the API server on it.
+    pub fn set_clock_offset(&self, node: &str, offset: SignedDuration) {
+        self.node(node).set_clock_offset(offset);
+        if let Some(server) = self.server(node) {
+            server.set_clock_offset(offset);
+        }
     }
 
     /// Cuts a node's power: no orderly shutdown; its Node turns Unknown unless it is back before.

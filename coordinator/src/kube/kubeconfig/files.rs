@@ -146,6 +146,11 @@ pub(super) fn names(files: &[File]) -> String {
     files.iter().map(|file| file.path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
+/// The files themselves.
+pub(super) fn paths(files: &[File]) -> Vec<PathBuf> {
+    files.iter().map(|file| file.path.clone()).collect()
+}
+
 /// The context that the first file names which names one.
 pub(super) fn current_context(files: &[File]) -> Option<&str> {
     let mut named = files.iter().filter_map(|file| file.root.get("current-context")?.as_str());

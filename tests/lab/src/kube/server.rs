@@ -5,9 +5,11 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use http::header::{DATE, HeaderValue};
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
+use jiff::SignedDuration;
 use rustls::ServerConfig;
 use talos_proto::clock::Clock;
 use tokio::runtime::Handle;
@@ -87,6 +89,8 @@ struct Running {
     /// A firewall before it lets only this address in.
     only_from: Option<Ipv4Addr>,
     trouble: Trouble,
+    /// How far the clock of its node is off.
+    clock_offset: SignedDuration,
     stop: Option<CancellationToken>,
     /// The task of the latest listener; the next one binds when it has ended.
     task: Option<JoinHandle<()>>,
@@ -155,6 +159,22 @@ impl ApiServer {
         self.running().trouble = trouble;
     }
 
+    /// The clock of its node is off by that much: the header `Date` of its answers tells.
+    pub fn set_clock_offset(&self, offset: SignedDuration) {
+        self.running().clock_offset = offset;
+    }
+
+    /// `Date`, where the clock of its node is off; else whoever serves sets it.
+    fn date(&self) -> Option<HeaderValue> {
+        let offset = self.running().clock_offset;
+        if offset.is_zero() {
+            return None;
+        }
+        let now = self.shared.clock.utc().checked_add(offset).ok()?;
+        let text = jiff::fmt::rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&now).ok()?;
+        HeaderValue::from_str(&text).ok()
+    }
+
     fn apply(self: &Arc<Self>, running: &mut Running) {
         if !running.wanted || running.cut_off {
             if let Some(stop) = running.stop.take() {
@@ -192,6 +212,14 @@ impl ApiServer {
     }
 
     async fn handle(&self, peer: Peer, request: Request<Incoming>) -> Response<Body> {
+        let mut response = self.respond(peer, request).await;
+        if let Some(date) = self.date() {
+            response.headers_mut().insert(DATE, date);
+        }
+        response
+    }
+
+    async fn respond(&self, peer: Peer, request: Request<Incoming>) -> Response<Body> {
         let (head, body) = request.into_parts();
         let asked = Asked::new(&head.method, &head.uri);
         let target = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use rustls::ServerConfig;
+use talos_proto::clock::Moment;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -151,6 +152,25 @@ impl Node {
     pub(crate) fn now(&self, state: &State) -> Timestamp {
         let now = self.fleet.clock.utc();
         now.checked_add(state.clock_offset).unwrap_or(now)
+    }
+
+    /// As the kernel has it: when the boot began by the wall clock as it is now, in whole seconds. It moves when that clock
+    /// is stepped.
+    pub(crate) fn proc_stat(&self) -> String {
+        let now = self.now(&self.state());
+        let began = now.checked_sub(self.up()).unwrap_or(now);
+        format!("cpu  8123 0 4711 99312 83 0 20 0 0 0\nctxt 815123\nbtime {}\nprocesses 4012\n", began.as_second())
+    }
+
+    /// As the kernel has it: seconds since the boot began, which no step of the wall clock changes.
+    pub(crate) fn proc_uptime(&self) -> String {
+        let up = self.up().as_secs_f64();
+        format!("{up:.2} {up:.2}\n")
+    }
+
+    /// The nodes of a lab were all booted with it, and no test asks for more.
+    fn up(&self) -> Duration {
+        self.fleet.clock.now().since(Moment::from_origin(Duration::ZERO))
     }
 
     /// A worker's apid gets its serving certificate from trustd on a control plane (talos.md 2.1): one must run.

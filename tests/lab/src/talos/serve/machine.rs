@@ -74,6 +74,8 @@ impl MachineService for Machine {
         let path = request.into_inner().path;
         let bytes = match path.as_str() {
             "/proc/sys/kernel/random/boot_id" => format!("{}\n", self.0.boot_id()).into_bytes(),
+            "/proc/stat" => self.0.proc_stat().into_bytes(),
+            "/proc/uptime" => self.0.proc_uptime().into_bytes(),
             "/system/state/config.yaml" => self.0.persisted_config(),
             _ => return Err(Status::not_found(format!("stat {path}: no such file or directory"))),
         };

@@ -1,0 +1,140 @@
+//! The checks for people: a line each, and under it what to do.
+
+use std::fmt::Write as _;
+
+use rustix::termios::tcgetwinsize;
+
+use super::fences::escaped;
+use super::style::{self, styled};
+use crate::doctor::{Check, DoctorDocument, Health};
+
+/// Where no terminal says how wide it is.
+const WIDTH: usize = 120;
+/// However narrow the terminal, a detail gets that much.
+const NARROWEST: usize = 40;
+
+/// The columns of the terminal that stdout is.
+#[must_use]
+pub fn width() -> usize {
+    let columns = tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    columns.filter(|columns| *columns > 0).unwrap_or(WIDTH)
+}
+
+/// The document for people, wrapped to that many columns. What is there to be pasted is never wrapped.
+#[must_use]
+pub fn text(document: &DoctorDocument, registry_only: bool, columns: usize) -> String {
+    let name_width = document.checks.iter().map(|check| check.name.len()).max().unwrap_or(0).max("CHECK".len());
+    let indent = name_width + 3 + "warning".len() + 3;
+    let room = columns.saturating_sub(indent).max(NARROWEST);
+    let mut text = String::new();
+    let mut row = |name: &str, result: &str, detail: &str| {
+        let line =
+            format!("{name:name_width$}   {}   {detail}", styled(style::of("RESULT", result), &format!("{result:7}")));
+        let _ = writeln!(text, "{}", line.trim_end());
+    };
+    row("CHECK", "RESULT", "DETAIL");
+    for Check { name, health, detail, next } in &document.checks {
+        let result = match health {
+            Health::Ok => "ok",
+            Health::Warning => "warning",
+            Health::Fault => "FAULT",
+        };
+        let mut lines = wrapped(&escaped(detail), room).into_iter();
+        row(name, result, &lines.next().unwrap_or_default());
+        lines.for_each(|line| row("", "", &line));
+        if let Some(next) = next {
+            row("", "", &format!("-> {}", escaped(next)));
+        }
+    }
+    let count = |health: Health, one: &str, more: &str| {
+        let count = document.count(health);
+        format!("{count} {}", if count == 1 { one } else { more })
+    };
+    let _ = writeln!(
+        text,
+        "\n{}, {}, {}.",
+        count(Health::Ok, "ok", "ok"),
+        count(Health::Warning, "warning", "warnings"),
+        count(Health::Fault, "fault", "faults")
+    );
+    match document.unseen() {
+        0 => {}
+        1 => text.push_str("One of the warnings is about what could not be looked at.\n"),
+        unseen => drop(writeln!(text, "{unseen} of the warnings are about what could not be looked at.")),
+    }
+    let _ = writeln!(text, "{}", then(document.health(), registry_only));
+    text
+}
+
+/// What to type next.
+fn then(health: Health, registry_only: bool) -> &'static str {
+    match (health, registry_only) {
+        (Health::Fault, _) => "A run would fail. Mend what is marked FAULT, then type the same command again.",
+        (_, true) => "Next, for the cluster as well: talos-ghcr doctor",
+        (Health::Warning, _) => "No fault. Read the warnings first; then, with the same flags: talos-ghcr plan",
+        (Health::Ok, _) => "All is well. Next, with the same flags: talos-ghcr plan",
+    }
+}
+
+/// Breaks at spaces; a word that is longer than the line stays whole, for it may be copied.
+fn wrapped(text: &str, room: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if line > 0 && line + 1 + word.chars().count() > room {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(name: &'static str, health: Health, detail: &str, next: Option<&str>) -> Check {
+        Check { name, health, detail: detail.into(), next: next.map(str::to_owned) }
+    }
+
+    #[test]
+    fn columns_stand_under_each_other_and_commands_stay_whole() {
+        let command = "kubectl create clusterrolebinding talos-ghcr --clusterrole=talos-ghcr --user=somebody";
+        let document = DoctorDocument::new(vec![
+            check("kubeconfig", Health::Ok, "/home/a/.kube/config: context lab", None),
+            check("rights", Health::Fault, "not allowed: list pods, watch pods, create pods/eviction", Some(command)),
+            check("lease", Health::Warning, "held by evil\u{1b}[2J", None),
+        ]);
+        let shown = text(&document, false, 64);
+        let expected = format!(
+            "CHECK        RESULT    DETAIL
+kubeconfig   ok        /home/a/.kube/config: context lab
+rights       FAULT     not allowed: list pods, watch pods,
+                       create pods/eviction
+                       -> {command}
+lease        warning   held by evil\\u{{1b}}[2J
+
+1 ok, 1 warning, 1 fault.
+A run would fail. Mend what is marked FAULT, then type the same command again.
+"
+        );
+        assert_eq!(shown, expected);
+        let fine = DoctorDocument::new(vec![check("registry", Health::Ok, "accepts the credential", None)]);
+        assert!(
+            text(&fine, false, 80)
+                .ends_with("1 ok, 0 warnings, 0 faults.\nAll is well. Next, with the same flags: talos-ghcr plan\n")
+        );
+        assert!(text(&fine, true, 80).ends_with("talos-ghcr doctor\n"));
+    }
+
+    #[test]
+    fn a_long_word_stays_whole() {
+        assert_eq!(wrapped("a bb ccccccccccc d", 6), ["a bb", "ccccccccccc", "d"]);
+        assert_eq!(wrapped("", 6), [""]);
+    }
+}
