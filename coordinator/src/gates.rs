@@ -156,8 +156,11 @@ pub fn budget<'a>(all: &'a [NodeView], node: &NodeView, rules: &GateRules) -> Re
     Ok(now)
 }
 
-/// Asks every voter itself.
-async fn etcd(talos: &Talos, all: &[NodeView], node: &NodeView) -> Result<(), Closed> {
+/// Whether etcd can be without the member of `node` for a while: every voter is asked itself.
+///
+/// # Errors
+/// [`Closed::Etcd`].
+pub async fn etcd(talos: &Talos, all: &[NodeView], node: &NodeView) -> Result<(), Closed> {
     let planes: Vec<(String, IpAddr)> = all
         .iter()
         .filter(|other| other.control_plane && other.talos)

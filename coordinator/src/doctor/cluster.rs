@@ -10,6 +10,7 @@ use talos_proto::{Talos, chain};
 use super::{NO_KUBECONFIG, NO_SERVER, NO_TALOS, NOT_LOOKED_AT, clock, kubernetes, managers};
 use crate::ci::Ci;
 use crate::fences;
+use crate::gates::{self, Closed};
 use crate::inventory::{Context, Inventory, Known};
 use crate::kube::api_servers::ApiServers;
 use crate::kube::nodes::{self, NodeView};
@@ -22,6 +23,8 @@ pub(super) struct Cluster {
     pub(super) listed: Result<Vec<NodeView>, String>,
     /// The Nodes and the machines behind them; needs both sides.
     pub(super) inventory: Result<Inventory, String>,
+    /// Whether etcd can be without one member; `None` when it was not asked.
+    pub(super) etcd: Option<Result<(), Closed>>,
     pub(super) clocks: Vec<clock::Reading>,
     pub(super) managers: Result<managers::Seen, String>,
     pub(super) residue: Result<fences::Seen, String>,
@@ -39,6 +42,7 @@ impl Cluster {
             kubernetes,
             listed: Err(why.to_owned()),
             inventory: Err(why.to_owned()),
+            etcd: None,
             clocks: match talos {
                 Some((identity, talos)) => clock::ask_endpoints(talos, identity.has_role(ADMIN)).await,
                 None => Vec::new(),
@@ -77,12 +81,17 @@ impl Cluster {
             Err(_) => nodes::list(servers).await.map_err(|error| chain(&error)),
         };
         let nodes: &[NodeView] = listed.as_deref().unwrap_or_default();
-        let (joined, residue, mut clocks) = futures::join!(
+        let (joined, residue, etcd, mut clocks) = futures::join!(
             kubernetes::join(servers, nodes),
             async {
                 let nodes = listed.clone()?;
                 let seen = fences::look_beside(nodes, servers, settings.leases(), &ci).await;
                 seen.map_err(|error| chain(&error))
+            },
+            async {
+                let (context, _) = (context.as_ref()?, inventory.as_ref().ok()?);
+                let plane = nodes.iter().find(|node| node.control_plane && node.talos)?;
+                Some(gates::etcd(&context.talos, nodes, plane).await)
             },
             async {
                 match (&context, &inventory) {
@@ -98,7 +107,7 @@ impl Cluster {
             Ok(nodes) => pods.map(|pods| managers::seen(nodes, &pods)),
             Err(why) => Err(why.clone()),
         };
-        Self { kubernetes, listed, inventory, clocks, managers, residue }
+        Self { kubernetes, listed, inventory, etcd, clocks, managers, residue }
     }
 
     pub(super) fn nodes(&self) -> &[NodeView] {

@@ -56,20 +56,25 @@ fn kubeconfig(servers: &ApiServers, now: Timestamp) -> Vec<Check> {
     )];
     checks.extend(servers.warnings().iter().map(|odd| Check::warning("kubeconfig", odd.clone())));
     checks.extend(origin.files.iter().filter_map(|file| open_to_others("kubeconfig", file)));
-    let how = &origin.login.how;
-    // That there is none is among the warnings.
-    if origin.login == Login::anonymous() {
-        return checks;
-    }
-    checks.push(match origin.login.until {
-        None => Check::ok("kubernetes identity", format!("{how}; it does not say when it runs out")),
-        Some(until) => {
-            let (health, words) = validity(origin.login.from, until, now);
-            let check = Check::new("kubernetes identity", health, format!("{how}, {words}"));
-            if health == Health::Ok { check } else { check.next("talosctl --nodes CONTROL_PLANE kubeconfig FILE") }
-        }
-    });
+    checks.extend(login(&origin.login, now));
     checks
+}
+
+/// Pure. That requests are anonymous is among the kubeconfig's warnings.
+fn login(login: &Login, now: Timestamp) -> Option<Check> {
+    const NAME: &str = "kubernetes identity";
+    let how = login.how.as_ref()?;
+    let Some(until) = login.until else {
+        let by = if login.by_plugin { ", by a credential plugin" } else { "" };
+        return Some(Check::ok(NAME, format!("{how}{by}; it does not say when it runs out")));
+    };
+    let (health, words) = validity(login.from, until, now);
+    // It is made anew for each run.
+    if login.by_plugin && health != Health::Fault {
+        return Some(Check::ok(NAME, format!("{how}, by a credential plugin, until {until}")));
+    }
+    let check = Check::new(NAME, health, format!("{how}, {words}"));
+    Some(if health == Health::Ok { check } else { check.next("talosctl --nodes CONTROL_PLANE kubeconfig FILE") })
 }
 
 fn credential(patient: &Patient) -> Vec<Check> {

@@ -188,7 +188,7 @@ pub async fn examine(patient: Patient, clock: &Clock) -> Vec<Check> {
         Err(_) => checks.push(Check::not_looked_at("api server", NO_KUBECONFIG)),
     }
     checks.extend(registry);
-    checks.extend(nodes::checks(&cluster, &settings));
+    checks.extend(nodes::checks(&cluster, &settings, talos::answers(&endpoints)));
     checks.extend(clock::checks(&cluster.clocks, without));
     checks.extend(managers::checks(&cluster.managers, without));
     checks.extend(residue::checks(&cluster.residue, &settings, now, without));

@@ -5,7 +5,7 @@ use talos_proto::version::TalosVersion;
 
 use super::{Check, Cluster, Health, plural};
 use crate::fleet::{Fencing, Talk};
-use crate::gates::PLANES_FOR_QUORUM;
+use crate::gates::{Closed, PLANES_FOR_QUORUM};
 use crate::inventory::{Inventory, foreign_record};
 use crate::kube::nodes::NodeView;
 use crate::settings::Settings;
@@ -14,13 +14,16 @@ use crate::settings::Settings;
 const UNKNOWN: (u64, u64) = (1, 15);
 
 /// What follows from an inventory. Pure.
-pub(super) fn checks(cluster: &Cluster, settings: &Settings) -> Vec<Check> {
+pub(super) fn checks(cluster: &Cluster, settings: &Settings, talos_answers: bool) -> Vec<Check> {
     let mut checks = match &cluster.inventory {
         Ok(inventory) => answers(inventory),
         // Without Talos or Kubernetes the reason is another check's.
         Err(why) if why.starts_with(super::NOT_LOOKED_AT) => vec![Check::warning("nodes", why.clone())],
         Err(why) if [super::NO_SERVER, super::NO_KUBECONFIG].contains(&why.as_str()) => {
             vec![Check::not_looked_at("nodes", why)]
+        }
+        Err(_) if cluster.listed.is_ok() && !talos_answers => {
+            vec![Check::not_looked_at("nodes", "no Talos endpoint answers")]
         }
         Err(why) => vec![Check::fault("nodes", why.clone())],
     };
@@ -38,8 +41,25 @@ pub(super) fn checks(cluster: &Cluster, settings: &Settings) -> Vec<Check> {
         let known = |node: &NodeView| by_talos(&node.name).or_else(|| version_of(&node.os_image));
         checks.extend(versions(nodes.iter().filter_map(|node| Some((node.name.as_str(), known(node)?)))));
         checks.extend(control_planes(nodes, settings));
+        checks.push(etcd(cluster.etcd.as_ref(), nodes));
     }
     checks
+}
+
+/// Pure.
+fn etcd(seen: Option<&Result<(), Closed>>, nodes: &[NodeView]) -> Check {
+    const NAME: &str = "etcd";
+    match seen {
+        None => Check::not_looked_at(NAME, "no control plane could be asked"),
+        Some(Ok(())) => Check::ok(NAME, "each voter answers; no learner, no alarm, one leader"),
+        Some(Err(closed)) => {
+            let planes = nodes.iter().filter(|node| node.control_plane).filter_map(|node| node.internal_ip);
+            let planes = planes.map(|ip| ip.to_string()).collect::<Vec<_>>().join(",");
+            let words = format!("{closed}; no control plane is rebooted before that is well");
+            Check::fault(NAME, words)
+                .next(format!("talosctl -n {planes} etcd status; talosctl -n {planes} etcd alarm list"))
+        }
+    }
 }
 
 fn answers(inventory: &Inventory) -> Vec<Check> {

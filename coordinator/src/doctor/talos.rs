@@ -125,22 +125,28 @@ pub(super) async fn ask(talos: &Talos) -> Vec<Asked> {
     futures::future::join_all(asked).await
 }
 
+/// Whether any of them answers.
+pub(super) fn answers(asked: &[Asked]) -> bool {
+    asked.iter().any(|it| it.answer.is_ok())
+}
+
 /// What follows, with what Kubernetes says of whose addresses they are. Pure.
 pub(super) fn endpoints(asked: &[Asked], nodes: &[NodeView]) -> Vec<Check> {
     const NAME: &str = "talos endpoint";
-    let one_answers = asked.iter().any(|it| it.answer.is_ok());
+    let one_answers = answers(asked);
     let instead = || {
         let own: Vec<_> = nodes.iter().filter(|node| node.control_plane).filter_map(|node| node.internal_ip).collect();
         let own: Vec<_> = own.iter().map(ToString::to_string).collect();
         if own.is_empty() { "CONTROL_PLANE …".to_owned() } else { own.join(" ") }
     };
-    let judged = asked.iter().map(|Asked { endpoint, answer }| {
+    let judged = asked.iter().enumerate().map(|(index, Asked { endpoint, answer })| {
         let answer = match answer {
             Ok(answer) => answer,
             Err(why) if one_answers => return Check::warning(NAME, format!("{endpoint} does not answer: {why}")),
             Err(why) => {
-                return Check::fault(NAME, format!("{endpoint} does not answer, nor does another: {why}"))
-                    .next("reach port 50000 of a control plane from this machine, or give other ones: --endpoints HOST,HOST");
+                let check = Check::fault(NAME, format!("{endpoint} does not answer, nor does another: {why}"));
+                let next = "reach port 50000 of a control plane from this machine, or give other ones: --endpoints HOST,HOST";
+                return if index == 0 { check.next(next) } else { check };
             }
         };
         let said = format!("{}, {} ms", answer.version, answer.took.as_millis());

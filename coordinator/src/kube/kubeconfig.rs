@@ -102,29 +102,21 @@ pub async fn load(sources: &Sources, context: Option<&str>, clock: &Clock) -> Re
         Found::Files(files) => files,
         Found::InCluster => {
             let config = Config::incluster_env().map_err(|source| KubeconfigError::InCluster { source })?;
-            let origin = Origin { login: Login::of(&config.auth_info, false), ..Origin::default() };
+            let origin = Origin { login: Login::of(&config.auth_info), ..Origin::default() };
             return Ok(Loaded { config, files: "of this pod".to_owned(), origin, warnings: Vec::new() });
         }
     };
     let mut warnings = files.iter().filter_map(files::File::warning).collect();
     let selected = select(&files, context)?;
     let cluster = cluster::read(&selected.cluster, sources, &mut warnings)?;
-    let auth_info = match &selected.user {
+    let (auth_info, login) = match &selected.user {
         Some(user) => user::read(user, &cluster, sources, clock, &mut warnings).await?,
         None => {
             warnings.push(selected.context.note("user", "is not set: requests are anonymous"));
-            kube::config::AuthInfo::default()
+            (kube::config::AuthInfo::default(), Login::default())
         }
     };
-    let plugin = match &selected.user {
-        Some(user) => user.mapping("exec")?.is_some(),
-        None => false,
-    };
-    let origin = Origin {
-        files: files::paths(&files),
-        context: Some(selected.name.to_owned()),
-        login: Login::of(&auth_info, plugin),
-    };
+    let origin = Origin { files: files::paths(&files), context: Some(selected.name.to_owned()), login };
     let mut config = Config::new(cluster.server);
     config.root_cert = cluster.authorities;
     config.accept_invalid_certs = cluster.insecure;

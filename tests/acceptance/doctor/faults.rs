@@ -5,6 +5,7 @@ use lab::Held;
 use lab::kube::kind::Kind;
 use lab::kube::objects;
 use serde_json::json;
+use talos_proto::proto::machine::etcd_member_alarm::AlarmType;
 
 use super::{checks, ill, next};
 use crate::fences::hold;
@@ -37,7 +38,7 @@ async fn p12_a_file_that_is_broken_hides_only_what_needs_it() {
     let nowhere = "/nonexistent/credential.json";
 
     let talos = doctor(&bed, &[("--talosconfig", &broken)], &[], 1).await;
-    let unseen = ["talos identity", "talos endpoint", "endpoint", "nodes", "clocks"];
+    let unseen = ["talos identity", "talos endpoint", "endpoint", "nodes", "etcd", "clocks"];
     let mut expected = vec![("talosconfig", "fault")];
     expected.extend(each("warning", &unseen));
     assert_ill(&talos, &expected);
@@ -104,6 +105,12 @@ async fn p13_an_identity_that_is_over_or_soon_will_be_is_said_with_how_long() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p14_endpoints_and_api_servers_that_do_not_answer() {
     let bed = Bed::default().await;
+    bed.lab.talos().set_etcd_alarm("cp-2", Some(AlarmType::Nospace));
+    let ended = doctor(&bed, &[], &[], 1).await;
+    assert_ill(&ended, &[("etcd", "fault")]);
+    assert!(checks(&ended, "etcd")[0].1.contains("Nospace") && next(&ended, "etcd").contains("etcd alarm list"));
+    bed.lab.talos().set_etcd_alarm("cp-2", None);
+
     bed.lab.node("cp-2").cut_off_apid(true);
     bed.lab.server("cp-3").expect("it has one").cut_off(true);
     let ended = doctor(&bed, &[], &[], 1).await;

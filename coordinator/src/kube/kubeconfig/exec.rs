@@ -107,14 +107,14 @@ impl<'a> Plugin<'a> {
     }
 
     /// Runs it and takes over what it prints. A plugin may print what it had cached and what is over by now: it is run
-    /// once more then.
+    /// once more then. Answers when the credential is over, if it says so.
     pub(super) async fn log_in(
         &self,
         sources: &Sources,
         clock: &Clock,
         user: &mut AuthInfo,
         warnings: &mut Vec<String>,
-    ) -> Result<(), KubeconfigError> {
+    ) -> Result<Option<Timestamp>, KubeconfigError> {
         let mut status = self.run(sources, clock).await?;
         let mut until = self.until(&status)?;
         if until.is_some_and(|until| until <= clock.utc()) {
@@ -148,7 +148,7 @@ impl<'a> Plugin<'a> {
         if let Some(token) = token {
             user.token = Some(user::checked(&self.at, "(plugin).status.token", &Zeroizing::new(token))?);
         }
-        Ok(())
+        Ok(until)
     }
 
     fn until(&self, status: &Status) -> Result<Option<Timestamp>, KubeconfigError> {

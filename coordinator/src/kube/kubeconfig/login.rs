@@ -11,31 +11,23 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 /// The credential of a kubeconfig, without any secret.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Login {
-    /// What it is, for instance `client certificate of CN=admin`.
-    pub how: String,
+    /// What it is, for instance `client certificate of CN=admin`; `None` when requests are anonymous.
+    pub how: Option<String>,
     /// When its time begins, of a certificate.
     pub from: Option<Timestamp>,
     /// When it runs out, where it says so: a certificate does, and a token that is a JWT.
     pub until: Option<Timestamp>,
+    /// A credential plugin gave it: it is made anew for each run.
+    pub by_plugin: bool,
 }
 
 impl Login {
-    /// No credential at all.
+    /// What the credential says of itself.
     #[must_use]
-    pub fn anonymous() -> Self {
-        Self { how: "nobody: requests are anonymous".to_owned(), from: None, until: None }
-    }
-
-    /// What the credential says of itself; `plugin` when a credential plugin gave it.
-    #[must_use]
-    pub fn of(auth: &AuthInfo, plugin: bool) -> Self {
-        let by = if plugin { ", by a credential plugin" } else { "" };
-        let plain = |how: &str| Self { how: format!("{how}{by}"), from: None, until: None };
+    pub fn of(auth: &AuthInfo) -> Self {
+        let plain = |how: &str| Self { how: Some(how.to_owned()), ..Self::default() };
         if let Some(data) = &auth.client_certificate_data {
-            return certificate(data).map_or_else(
-                || plain("client certificate"),
-                |login| Self { how: format!("{}{by}", login.how), ..login },
-            );
+            return certificate(data).unwrap_or_else(|| plain("client certificate"));
         }
         if let Some(token) = &auth.token {
             return Self { until: end_of_token(token.expose_secret()), ..plain("token") };
@@ -43,8 +35,14 @@ impl Login {
         match auth {
             AuthInfo { token_file: Some(_), .. } => plain("token file, which is read again when it is renewed"),
             AuthInfo { username: Some(_), .. } => plain("user name and password"),
-            _ => Self::anonymous(),
+            _ => Self::default(),
         }
+    }
+
+    /// The same of what a plugin gave; it may know better when that is over.
+    #[must_use]
+    pub fn by_plugin(self, until: Option<Timestamp>) -> Self {
+        Self { until: until.or(self.until), by_plugin: true, ..self }
     }
 }
 
@@ -54,9 +52,10 @@ fn certificate(base64_of_pem: &str) -> Option<Login> {
     let (_, leaf) = X509Certificate::from_der(&block.contents).ok()?;
     let time = |time: x509_parser::time::ASN1Time| Timestamp::from_second(time.timestamp()).ok();
     Some(Login {
-        how: format!("client certificate of {}", leaf.subject()),
+        how: Some(format!("client certificate of {}", leaf.subject())),
         from: time(leaf.validity().not_before),
         until: time(leaf.validity().not_after),
+        by_plugin: false,
     })
 }
 
@@ -80,23 +79,24 @@ mod tests {
     fn a_certificate_says_of_whom_it_is_and_when_it_ends() {
         let pair = lab::pki::Ca::new("kubernetes", "kubernetes").client("admin", &["system:masters"]);
         let data = STANDARD.encode(&pair.cert_pem);
-        let login = Login::of(&AuthInfo { client_certificate_data: Some(data), ..AuthInfo::default() }, false);
-        assert!(login.how.starts_with("client certificate of ") && login.how.contains("CN=admin"), "{login:?}");
+        let login = Login::of(&AuthInfo { client_certificate_data: Some(data), ..AuthInfo::default() });
+        let how = login.how.clone().unwrap_or_default();
+        assert!(how.starts_with("client certificate of ") && how.contains("CN=admin"), "{login:?}");
         assert!(login.from < login.until && login.until.is_some(), "{login:?}");
     }
 
     #[test]
     fn a_token_ends_when_it_is_a_jwt_and_is_never_shown() {
         let claims = URL_SAFE_NO_PAD.encode(br#"{"sub":"system:serviceaccount:a:b","exp":1796040000}"#);
-        let of = |token: String, plugin| {
-            Login::of(&AuthInfo { token: Some(SecretString::from(token)), ..AuthInfo::default() }, plugin)
-        };
-        let jwt = of(format!("e30.{claims}.c2ln"), false);
-        assert_eq!((jwt.how.as_str(), jwt.until), ("token", Timestamp::from_second(1_796_040_000).ok()));
+        let of = |token: String| Login::of(&AuthInfo { token: Some(SecretString::from(token)), ..AuthInfo::default() });
+        let jwt = of(format!("e30.{claims}.c2ln"));
+        assert_eq!((jwt.how.as_deref(), jwt.until), (Some("token"), Timestamp::from_second(1_796_040_000).ok()));
         for other in ["abcdef.0123456789abcdef", "a.b.c", "x", "e30.e30.e30"] {
-            assert_eq!(of(other.to_owned(), false).until, None, "{other}");
+            assert_eq!(of(other.to_owned()).until, None, "{other}");
         }
-        assert_eq!(of("x".to_owned(), true).how, "token, by a credential plugin");
-        assert!(Login::of(&AuthInfo::default(), false).how.contains("anonymous"));
+        let sooner = Timestamp::from_second(1_796_000_000).ok();
+        assert_eq!(jwt.clone().by_plugin(sooner).until, sooner);
+        assert_eq!(jwt.clone().by_plugin(None), Login { by_plugin: true, ..jwt });
+        assert_eq!(Login::of(&AuthInfo::default()), Login::default());
     }
 }

@@ -10,15 +10,16 @@ use zeroize::Zeroizing;
 
 use super::cluster::Cluster;
 use super::fields::At;
-use super::{KubeconfigError, Sources, exec, pem};
+use super::{KubeconfigError, Login, Sources, exec, pem};
 
+/// Who we are, and how that came about.
 pub(super) async fn read(
     at: &At<'_>,
     cluster: &Cluster,
     sources: &Sources,
     clock: &Clock,
     warnings: &mut Vec<String>,
-) -> Result<AuthInfo, KubeconfigError> {
+) -> Result<(AuthInfo, Login), KubeconfigError> {
     let mut user = AuthInfo::default();
     let certificate = pem::source(at, "client-certificate", "client-certificate-data")?;
     let key = pem::source(at, "client-key", "client-key-data")?;
@@ -49,8 +50,9 @@ pub(super) async fn read(
         known = true;
     }
     let plugin = exec::Plugin::read(at, cluster)?;
+    let mut by_plugin = None;
     if let Some(plugin) = plugin.filter(|_| user.token.is_none() && user.token_file.is_none()) {
-        plugin.log_in(sources, clock, &mut user, warnings).await?;
+        by_plugin = Some(plugin.log_in(sources, clock, &mut user, warnings).await?);
         known = true;
     }
     impersonation(at, &mut user)?;
@@ -58,7 +60,11 @@ pub(super) async fn read(
         let file = at.file.display();
         warnings.push(format!("kubeconfig {file}: {}: has no credential: requests are anonymous", at.path));
     }
-    Ok(user)
+    let login = match by_plugin {
+        Some(until) => Login::of(&user).by_plugin(until),
+        None => Login::of(&user),
+    };
+    Ok((user, login))
 }
 
 /// A token or a file with one. Of both the file is what client-go uses, since it is read again. It is read here as
