@@ -11,6 +11,8 @@ use crate::trace::{Outcome, Phase};
 
 /// With more nodes a scale that fits shows no single step any more: a wide one can be chosen.
 const MANY: usize = 12;
+/// With so many the rows are low.
+const CROWD: usize = 40;
 /// Pixels of the wide scale for each node.
 const FOR_EACH: usize = 48;
 /// Pixels that the axis has at least; a bar that has room for its name then carries it.
@@ -93,7 +95,9 @@ pub fn outcome(outcome: Outcome) -> &'static str {
 pub fn section(report: &ReportDocument) -> Html {
     let mut html = Html::default();
     let rows = by_node(&report.steps);
-    html.raw("<section class=\"timeline\" aria-labelledby=\"timeline\" style=\"--wide:");
+    html.raw("<section class=\"timeline")
+        .raw(if rows.len() > CROWD { " crowd" } else { "" })
+        .raw("\" aria-labelledby=\"timeline\" style=\"--wide:");
     let wide = u32::try_from(rows.len() * FOR_EACH).unwrap_or(u32::MAX).clamp(1000, 20_000);
     html.number(wide).raw("px\"><h2 id=\"timeline\">Timeline</h2>");
     if rows.len() > MANY {
@@ -198,7 +202,7 @@ impl Axis {
         }
         let tick = self.scale.bar(self.scale.tick(), 0.0).left;
         html.raw("</th><td><div class=\"track\" role=\"img\" style=\"--tick:").number(tick);
-        html.raw("%\" aria-label=\"").text(says).raw("\">");
+        html.raw("%\" aria-label=\"").text(if says.is_empty() { "nothing" } else { says }).raw("\">");
     }
 
     fn close(html: &mut Html) {
