@@ -128,6 +128,16 @@ async fn the_page_is_readable_on_a_desk_and_on_a_phone_by_day_and_by_night_and_a
     let file = folder().join("fleet.html");
     std::fs::write(&file, page::text(&fleet())).unwrap();
     assert!(look_at(&mut browser, &file).await > 200 * 9, "a bar for each step");
+    // The wide scale is wide in its own box.
+    for view in VIEWS {
+        browser.open(&file, view).await;
+        browser.evaluate("document.getElementById('wide').click()").await;
+        let seen = browser.evaluate(LOOK).await;
+        assert!(
+            seen["timelineScrolls"] == true && seen["width"].as_u64() <= Some(view.width.into()),
+            "{view:?}: {seen:#}"
+        );
+    }
     browser.close().await;
 }
 
