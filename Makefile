@@ -30,7 +30,8 @@ help: ## List the targets
 build: ## Build talos-ghcr and talos-ghcr-lab
 	$(CARGO) build $(LOCKED) --workspace --bins
 
-lint: ## Check format, clippy and rustdoc; a warning is an error
+lint: ## Check format, clippy, rustdoc, and scripts where shellcheck is; a warning is an error
+	@if command -v shellcheck >/dev/null; then shellcheck ci/*.sh .ci/run; else echo "no shellcheck here: the scripts are not checked"; fi
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	$(CARGO) clippy $(LOCKED) -p coordinator --test conformance -- -D warnings
@@ -61,6 +62,14 @@ conformance: ## Run against a real API server, kubectl and a real registry (need
 
 deny: ## Check dependencies: bans, licences, sources (needs cargo-deny)
 	$(CARGO_DENY) --locked check bans licenses sources
+
+.PHONY: dist image
+# ARCHES="amd64 arm64" insists on both; VERSION=v1.2.3 is compared with Cargo.toml.
+dist: ## Build the archives of a release into dist/: static binaries, licences, manual (ci/dist.sh says what it needs)
+	ARCHES="$(ARCHES)" VERSION="$(VERSION)" CARGO="$(CARGO)" ci/dist.sh
+
+image: ## Build a container image of what `make dist` made (needs podman, docker or buildah)
+	ci/image.sh
 
 .PHONY: model
 model: ## Check the laws on every state of larger clusters, with the product's own decisions (tests/model/README.md)

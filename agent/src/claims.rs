@@ -7,6 +7,7 @@
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::credential::Desired;
@@ -22,7 +23,7 @@ const SKEW: SignedDuration = SignedDuration::from_mins(5);
 const TRY_LIFETIME: SignedDuration = SignedDuration::from_mins(5);
 
 /// Yes, no, or not known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
     /// It holds.
@@ -34,7 +35,7 @@ pub enum Answer {
 }
 
 /// One claim and the evidence that was used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Claim {
     /// Whether it holds.
     pub answer: Answer,
@@ -55,7 +56,7 @@ impl Claim {
 }
 
 /// The four claims of design section 5.2.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Claims {
     /// The effective registry credential equals the desired one, and that config is persisted.
     pub configured: Claim,
@@ -157,6 +158,10 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// Every [`Verdict::name`].
+    pub const NAMES: [&'static str; 8] =
+        ["Current", "Unproved", "Stale", "Drifted", "Unknown", "Blocked", "Leaving", "Gone"];
+
     /// The verdict's name, without its reason.
     #[must_use]
     pub fn name(&self) -> &'static str {

@@ -122,6 +122,28 @@ impl Step {
 }
 
 impl Step {
+    /// Its name, for machines.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Step::Nothing => "Nothing",
+            Step::Stage => "Stage",
+            Step::AwaitRollback => "AwaitRollback",
+            Step::RecordStaged => "RecordStaged",
+            Step::CheckPull => "CheckPull",
+            Step::AwaitAdopted => "AwaitAdopted",
+            Step::Claim => "Claim",
+            Step::Drain => "Drain",
+            Step::Reboot => "Reboot",
+            Step::AwaitBoot => "AwaitBoot",
+            Step::AwaitReady => "AwaitReady",
+            Step::Release => "Release",
+            Step::WriteProof => "WriteProof",
+            Step::LookAgain(_) => "LookAgain",
+            Step::Blocked(_) => "Blocked",
+        }
+    }
+
     /// One or two words, for a table; `None` for a step that only waits for the one before it.
     #[must_use]
     pub fn short(&self) -> Option<&'static str> {

@@ -3,6 +3,8 @@
 //!
 //! A node says what it needs ([`FleetNode::next_step`]); this says whether it is its turn.
 
+use std::fmt;
+
 use agent::claims::{Adoption, Verdict};
 use agent::record::RecordState;
 use agent::step::{Step, StepPolicy};
@@ -92,7 +94,27 @@ pub enum Task {
     Step(Step),
 }
 
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Task::Adopt => f.write_str("adopt the fence"),
+            Task::Canary => f.write_str("try the credential"),
+            Task::Step(step) => step.fmt(f),
+        }
+    }
+}
+
 impl Task {
+    /// Its name, for machines: a step's own ([`Step::name`]), `Adopt` or `Canary`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Task::Adopt => "Adopt",
+            Task::Canary => "Canary",
+            Task::Step(step) => step.name(),
+        }
+    }
+
     /// Whether it depends on the registry's word: what a dead run left is put in order without.
     #[must_use]
     pub fn needs_registry(&self) -> bool {

@@ -10,6 +10,7 @@ use std::fmt;
 use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
+use talos_proto::clock::short;
 
 use agent::credential::Desired;
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -95,7 +96,7 @@ pub enum HookError {
         source: io::Error,
     },
     /// It took too long.
-    #[error("{hook} was killed after {limit:?} (--hook-timeout)")]
+    #[error("{hook} was killed after {} (--hook-timeout)", short(*limit))]
     TimedOut {
         /// Which.
         hook: Hook,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use agent::claims::Verdict;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::fleet::{FleetNode, Snapshot, Talk};
@@ -12,7 +13,7 @@ use crate::fleet::{FleetNode, Snapshot, Talk};
 const NAMED: usize = 10;
 
 /// The nodes that flags left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LeftOut {
     /// How many of them are current all the same.

@@ -10,7 +10,8 @@
 //! - [`doctor`]: everything that a run depends on, in one list. [`fences`]: what runs hold or have left behind.
 //! - [`commands`]: what only people may decide, as commands to paste.
 //! - [`settings`], [`reboot_mode`]: what the flags decide.
-//! - [`report`], [`cli`], [`exit`]: what people see and type, and what scripts are told.
+//! - [`trace`]: what a run did and when.
+//! - [`report`], [`cli`], [`exit`], [`schema`]: what people see and type, and what scripts are told.
 #![warn(missing_docs)]
 
 pub mod children;
@@ -37,4 +38,6 @@ pub mod reboot_mode;
 pub mod registry;
 pub mod report;
 pub mod rollout;
+pub mod schema;
 pub mod settings;
+pub mod trace;

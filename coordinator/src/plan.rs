@@ -5,6 +5,7 @@ use agent::claims::{Answer, Claims, Judgement, Pull, Verdict};
 use agent::record::{Entry, PullRecord, Record};
 use agent::step::{FenceSeen, Memory, Step, next_step};
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 use talos_proto::node::RebootMode;
 
@@ -21,7 +22,7 @@ pub mod drains;
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// The document that `plan` and `verify` show.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanDocument {
     /// [`SCHEMA_VERSION`].
@@ -50,7 +51,7 @@ pub struct PlanDocument {
 }
 
 /// The endpoint node.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointRow {
     /// The kubeconfig's host and port.
@@ -62,7 +63,7 @@ pub struct EndpointRow {
 }
 
 /// The Lease.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseRow {
     /// `namespace/name`.
@@ -74,7 +75,7 @@ pub struct LeaseRow {
 }
 
 /// Counts of verdicts and of what would be done.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     /// Configured, loaded, proved.
@@ -98,7 +99,7 @@ pub struct Summary {
 }
 
 /// Budgets and the lease's times, in seconds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BudgetRow {
     /// Workers at once.
@@ -118,22 +119,25 @@ pub struct BudgetRow {
 }
 
 /// One node.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRow {
     /// The Node's name.
     pub name: String,
     /// `control-plane` or `worker`.
+    #[schemars(extend("enum" = ["control-plane", "worker"]))]
     pub role: &'static str,
     /// Where Talos is asked.
     pub address: Option<String>,
     /// Its Talos version.
     pub talos: Option<String>,
     /// The verdict's name.
+    #[schemars(extend("enum" = Verdict::NAMES))]
     pub verdict: &'static str,
     /// Why: the verdict's reason, or the evidence that decided.
     pub reason: String,
     /// `live` or `reboot`.
+    #[schemars(extend("enum" = ["live", "reboot", null]))]
     pub adoption: Option<String>,
     /// The four claims.
     pub claims: Option<Claims>,

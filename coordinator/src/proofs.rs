@@ -3,6 +3,7 @@
 use agent::claims::{Answer, Claims};
 use agent::record::{PullRecord, Record};
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::fleet::{FleetNode, Snapshot};
@@ -10,7 +11,7 @@ use crate::holder::run_link;
 use crate::plan::SCHEMA_VERSION;
 
 /// The document that `proofs` shows.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProofsDocument {
     /// [`SCHEMA_VERSION`].
@@ -22,12 +23,13 @@ pub struct ProofsDocument {
 }
 
 /// The record of one node.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ProofRow {
     /// The Node's name.
     pub node: String,
     /// `proved`, `staged`, `none`, or `unknown` where the node could not be asked.
+    #[schemars(extend("enum" = ["proved", "staged", "none", "unknown"]))]
     pub state: &'static str,
     /// Whether a record says `proved` and its CRI process, or a later one, still holds that credential; `null` where that
     /// could not be looked at.
@@ -51,6 +53,7 @@ pub struct ProofRow {
     /// That process's start, by the node's clock.
     pub cri_started: Option<Timestamp>,
     /// `proved`, `unprovable` or `none`.
+    #[schemars(extend("enum" = ["proved", "unprovable", "none", null]))]
     pub pull: Option<&'static str>,
     /// The images that were pulled for it.
     pub images: Vec<String>,

@@ -47,7 +47,7 @@ impl Add<Duration> for Moment {
 
 /// The time ran out before the future was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no answer within {0:?}")]
+#[error("no answer within {}", short(*.0))]
 pub struct TimedOut(pub Duration);
 
 /// Elapsed time, wall time and sleeping.
@@ -139,9 +139,30 @@ fn read(id: ClockId) -> Duration {
     Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
+/// A duration for people: `5s`, `12.3s`, `4m10s`, `1h05m`.
+#[must_use]
+pub fn short(length: Duration) -> String {
+    let seconds = length.as_secs();
+    match seconds {
+        0..60 if length.subsec_nanos() == 0 => format!("{seconds}s"),
+        0..60 => format!("{:.1}s", length.as_secs_f64()),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_for_people() {
+        let cases =
+            [(0, "0s"), (5_000, "5s"), (300, "0.3s"), (59_900, "59.9s"), (250_000, "4m10s"), (3_900_000, "1h05m")];
+        for (millis, text) in cases {
+            assert_eq!(short(Duration::from_millis(millis)), text);
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_paused_clock_moves_with_tokio() {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::clock::{Clock, Moment};
+use crate::clock::{Clock, Moment, short};
 
 /// Why nothing may be changed now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +27,7 @@ pub enum NoPermit {
     #[error("the run was asked to stop")]
     Stopping,
     /// The deadline is too close for a call that may take this long.
-    #[error("the lease runs out in {left:?}, too soon for a call that may take {needed:?}")]
+    #[error("the lease runs out in {}, too soon for a call that may take {}", short(*left), short(*needed))]
     TooLate {
         /// What is left until the deadline.
         left: Duration,

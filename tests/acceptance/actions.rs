@@ -6,6 +6,7 @@ use lab::Held;
 use lab::cluster::USER;
 use tokio::process::Command;
 
+use crate::action::runner::written;
 use crate::harness::{Bed, Ended, finish, read};
 use crate::scene::{only_stale, two_workers};
 
@@ -20,7 +21,7 @@ fn step(bed: &Bed, more: &[&str]) -> Command {
 }
 
 /// The commands that the runner obeys, with their values decoded: none while it was told to stop.
-fn obeyed(ended: &Ended) -> Vec<(String, String)> {
+pub fn obeyed(ended: &Ended) -> Vec<(String, String)> {
     let mut stopped: Option<String> = None;
     let mut commands = Vec::new();
     for line in ended.stderr.lines().chain(ended.stdout.lines()) {
@@ -38,19 +39,6 @@ fn obeyed(ended: &Ended) -> Vec<(String, String)> {
     commands
 }
 
-/// What the steps after it read.
-fn outputs(bed: &Bed) -> Vec<(String, String)> {
-    let text = read(&bed.lab.dir().join("output"));
-    let mut lines = text.lines();
-    let mut found = Vec::new();
-    while let Some((name, delimiter)) = lines.next().and_then(|line| line.split_once("<<")) {
-        let value: Vec<&str> = lines.by_ref().take_while(|line| *line != delimiter).collect();
-        assert!(delimiter.len() > 30, "nobody can guess it: {delimiter}");
-        found.push((name.to_owned(), value.join("\n")));
-    }
-    found
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p03_in_actions_secrets_are_masked_first_and_outputs_and_a_summary_are_written() {
     let bed = only_stale(&["worker-1"]).await;
@@ -66,8 +54,8 @@ async fn p03_in_actions_secrets_are_masked_first_and_outputs_and_a_summary_are_w
     assert!(!done.stdout.contains(bed.lab.new_password()));
     let names: Vec<String> = obeyed(&done).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["add-mask", "add-mask", "group", "endgroup"], "{}", done.stderr);
-    let outputs = outputs(&bed);
-    let of = |name: &str| outputs.iter().find(|(it, _)| it == name).map(|(_, value)| value.as_str());
+    let outputs = written(&bed.lab.dir().join("output"));
+    let of = |name: &str| outputs.get(name).map(String::as_str);
     assert_eq!((of("changed"), of("rebooted"), of("unproved")), (Some("true"), Some("worker-1"), Some("")));
     assert_eq!(of("revision").map(str::len), Some(32));
     let summary = read(&bed.lab.dir().join("summary"));

@@ -1,16 +1,18 @@
 //! What the documents say must be so.
 
-use std::path::{Path, PathBuf};
+mod blocks;
+mod flags;
+mod links;
+mod markdown;
+mod runbook;
+mod safety;
 
 use agent::record::Record;
 use coordinator::exit::Exit;
 use coordinator::kube::fence::Fence;
 
 use crate::harness::read;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
-}
+use markdown::{Document, documents, root};
 
 fn lines_with(text: &str, key: &str) -> Vec<String> {
     text.lines().filter(|line| line.starts_with(r#"{"v":1"#) && line.contains(key)).map(str::to_owned).collect()
@@ -41,13 +43,14 @@ fn every_exit_code_is_in_the_readme() {
 #[test]
 fn every_path_that_the_documents_name_is_there() {
     let mut named = 0;
-    for document in ["README.md", "ARCHITECTURE.md", "fixtures/README.md"] {
-        let text = read(&root().join(document));
-        let quoted = text.split('`').skip(1).step_by(2);
-        let folders = ["agent/", "coordinator/", "deploy/", "fixtures/", "talos-proto/", "tests/"];
+    let fixtures = Document { path: "fixtures/README.md".into(), text: read(&root().join("fixtures/README.md")) };
+    for document in documents().into_iter().chain([fixtures]) {
+        let quoted = document.text.split('`').skip(1).step_by(2);
+        let folders =
+            [".github/", "agent/", "ci/", "coordinator/", "deploy/", "docs/", "fixtures/", "talos-proto/", "tests/"];
         for path in quoted.filter(|path| folders.iter().any(|folder| path.starts_with(folder)) && !path.contains(' ')) {
             named += 1;
-            assert!(root().join(path).exists(), "{document} names {path}");
+            assert!(root().join(path).exists(), "{} names {path}", document.path);
         }
     }
     assert!(named > 30, "only {named} paths were found");

@@ -126,7 +126,10 @@ async fn p06_no_secret_is_in_any_output_log_annotation_lease_or_argument() {
         roll
     };
     // A roll, through every step and of both kinds of node, with everything logged.
-    let child = traced(&["-n", "worker-1,worker-3"]).spawn().expect("the product starts");
+    let report = bed.lab.dir().join("report.json");
+    let child = traced(&["-n", "worker-1,worker-3", "--report", &report.display().to_string()])
+        .spawn()
+        .expect("the product starts");
     let process = format!("/proc/{}", child.id().expect("it runs"));
     let [arguments, environment] =
         ["cmdline", "environ"].map(|file| std::fs::read(format!("{process}/{file}")).expect("it runs"));
@@ -134,7 +137,7 @@ async fn p06_no_secret_is_in_any_output_log_annotation_lease_or_argument() {
     assert!(done.stderr.len() > 100_000, "a trace log is long: {}", done.stderr.len());
     assert_eq!(bed.truth_of("worker-1").cri_loaded, Held::New);
     assert_eq!(bed.truth_of("worker-3").cri_loaded, Held::New);
-    let mut texts = vec![("stdout", done.stdout), ("stderr", done.stderr)];
+    let mut texts = vec![("stdout", done.stdout), ("stderr", done.stderr), ("the report", read(&report))];
     texts.push(("the command line", String::from_utf8_lossy(&arguments).into_owned()));
     texts.push(("the environment", String::from_utf8_lossy(&environment).into_owned()));
     // The credential in the environment itself, and documents of every form.

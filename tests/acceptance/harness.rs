@@ -1,5 +1,8 @@
 //! A lab in this process, the product in another.
 
+#[path = "schemas.rs"]
+pub mod schemas;
+
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -252,10 +255,15 @@ impl Bed {
 
 /// The product without any argument, and without what the machine's environment would tell it.
 pub fn bare() -> Command {
-    let mut product = Command::new(env!("CARGO_BIN_EXE_talos-ghcr"));
-    product.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", "/nonexistent");
-    product.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    product
+    clean(env!("CARGO_BIN_EXE_talos-ghcr"))
+}
+
+/// A program in an environment that says nothing but where programs are.
+pub fn clean(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("HOME", "/nonexistent");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 /// How a command ended.
@@ -279,10 +287,13 @@ impl Ended {
         self
     }
 
-    /// Stdout as JSON.
+    /// Stdout as a document, of the shape that its schema says.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}\n{}\n{}", self.stdout, self.stderr))
+        let document = serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}\n{}\n{}", self.stdout, self.stderr));
+        schemas::check(&document);
+        document
     }
 }
 

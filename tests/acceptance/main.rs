@@ -2,6 +2,7 @@
 //! all times scaled. A test that proves L07 is called `l07_…`.
 #![allow(clippy::disallowed_methods, reason = "tests of real processes wait in real time")]
 
+mod action;
 mod actions;
 mod canary;
 mod churn;
@@ -9,6 +10,7 @@ mod ci;
 mod clients;
 mod crash;
 mod deaths;
+mod dist;
 mod docs;
 mod doctor;
 mod drain;
@@ -18,6 +20,7 @@ mod fences;
 mod figures;
 mod fleet;
 mod gates;
+mod generate;
 mod harness;
 mod hooks;
 mod lease;
@@ -30,13 +33,16 @@ mod rbac;
 mod reach;
 mod reboot;
 mod registry;
+mod report;
 mod residue;
 mod roll;
 mod scene;
 mod script;
 mod smoke;
+mod terminal;
 mod together;
 mod usage;
 mod verify;
 mod versions;
+mod workflows;
 mod write;

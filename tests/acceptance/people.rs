@@ -17,7 +17,7 @@ const WORKER: [&str; 2] = ["-n", "worker-1"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn p02_the_help_of_each_command_is_stable() {
-    for command in ["", "plan", "run", "verify", "proofs", "fences", "doctor"] {
+    for command in ["", "plan", "run", "verify", "proofs", "fences", "doctor", "completions", "man"] {
         let mut help = bare();
         help.args((!command.is_empty()).then_some(command)).arg("--help").env("COLUMNS", "100");
         let shown = finish(help).await.expect(0);

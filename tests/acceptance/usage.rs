@@ -29,6 +29,7 @@ async fn p01_usage_errors_are_64_and_no_connection_is_made() {
         ("run", &["--lease", "a/b/c"], "--lease"),
         ("run", &["--takeover", "perhaps"], "--takeover"),
         ("run", &["--timeout=-1s"], "--timeout"),
+        ("run", &["--report", "roll.xml"], "--report"),
         ("plan", &["-o", "xml"], "--output"),
         ("verify", &["--claims", "loaded,sworn"], "--claims"),
         ("verify", &["--registry", "not a host"], "--registry"),

@@ -33,6 +33,16 @@ impl Kubectl {
         command
     }
 
+    /// Runs it to its end, with a folder of plugins that it finds.
+    pub async fn with_plugins(&self, folder: &std::path::Path, args: &[&str]) -> Ended {
+        // kubectl looks for a plugin only where its first argument is no flag.
+        let mut command = Command::new(&self.program);
+        command.env_clear().env("HOME", self.kubeconfig.parent().expect("it is in a folder"));
+        command.env("KUBECONFIG", &self.kubeconfig).env("PATH", folder).args(args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        ended(command.spawn().expect("kubectl starts")).await
+    }
+
     /// Runs it to its end with that on its stdin.
     pub async fn fed(&self, args: &[&str], input: &str) -> Ended {
         let mut child = self.command(args).spawn().expect("kubectl starts");

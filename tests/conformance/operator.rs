@@ -154,3 +154,16 @@ async fn a02_a_node_that_is_made_anew_under_its_name_inherits_no_claim() {
     assert!(node.cordoned && done.stderr.contains("still cordoned as somebody else left it"), "{}", done.stderr);
     assert!(!lease_is_held(&bed));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kubectl_finds_the_plugin_under_its_name_and_gives_it_the_kubeconfig() {
+    let (bed, kubectl) = cluster().await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let link = folder.path().join("kubectl-talos_ghcr");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_talos-ghcr"), link).expect("a link");
+    let wrong = kubectl.with_plugins(folder.path(), &["talos-ghcr", "fences", "--no-such-flag"]).await;
+    assert!(wrong.stderr.contains("Usage: kubectl talos-ghcr fences"), "{}", wrong.stderr);
+    let shown = kubectl.with_plugins(folder.path(), &["talos-ghcr", "fences", "-o", "json"]).await.expect(0).json();
+    assert_eq!((shown["held"].as_bool(), shown["nodes"].as_u64()), (Some(false), Some(3)));
+    drop(bed);
+}

@@ -1,5 +1,6 @@
 //! The flags. Fixed, because scripts hold them; each has an environment variable.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -49,6 +50,31 @@ pub enum Command {
     /// Look at everything that a run depends on, from the files to clocks and other tools that reboot nodes, and say of
     /// each whether it is well and what to do next; changes nothing.
     Doctor(DoctorArgs),
+    /// Print a script that completes commands and flags in a shell.
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write all pages to a folder.
+    Man(ManArgs),
+}
+
+/// Arguments of `completions`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "For bash: source <(talos-ghcr completions bash), or write it to ~/.local/share/bash-completion/completions/talos-ghcr."
+)]
+pub struct CompletionsArgs {
+    /// Whose.
+    pub shell: clap_complete::Shell,
+}
+
+/// Arguments of `man`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "To read it at once: talos-ghcr man | man -l -. To install: talos-ghcr man ~/.local/share/man/man1."
+)]
+pub struct ManArgs {
+    /// Folder for a page of each command; made when it is not there.
+    #[arg(value_name = "FOLDER")]
+    pub folder: Option<PathBuf>,
 }
 
 /// Flags of `doctor`.
@@ -104,6 +130,10 @@ pub struct RunArgs {
     /// Do not ask before the first change; only a terminal is ever asked.
     #[arg(long, env = "TALOS_GHCR_YES")]
     pub yes: bool,
+    /// At whatever end, also write what was done and when to this file: FILE.json for machines, FILE.html for people, one
+    /// page that needs nothing beside it.
+    #[arg(long, env = "TALOS_GHCR_REPORT", value_name = "FILE")]
+    pub report: Option<OsString>,
     /// Where and with what.
     #[command(flatten)]
     pub common: Common,

@@ -4,6 +4,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use talos_proto::clock::short;
 
 use agent::credential::{CredentialError, Desired};
 use agent::step::StepPolicy;
@@ -196,7 +197,7 @@ impl Given {
         let rolls = roll.is_some();
         let roll = roll.unwrap_or_else(defaults);
         if roll.lease_duration.0 < SHORTEST_LEASE {
-            let problem = format!("{:?} is too short; at least {SHORTEST_LEASE:?}", roll.lease_duration.0);
+            let problem = format!("{} is too short; at least {}", short(roll.lease_duration.0), short(SHORTEST_LEASE));
             return Err(ConnectError::Flag { flag: "lease-duration", problem });
         }
         let reboot_modes = RebootModes::new(roll.reboot_mode)

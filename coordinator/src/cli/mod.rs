@@ -1,9 +1,10 @@
 //! The command line: flags, connecting, the commands, exit codes.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, FromArgMatches as _};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::exit::Exit;
@@ -15,6 +16,7 @@ pub mod args;
 pub mod connect;
 mod doctor;
 mod fences;
+mod generate;
 mod plan;
 mod proofs;
 mod run;
@@ -29,7 +31,12 @@ pub fn forbid_core_dumps() {
 /// Parses the command line and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let mut command = Cli::command();
+    if is_plugin() {
+        command = command.bin_name("kubectl talos-ghcr");
+    }
+    let parsed = command.try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             let _ = error.print();
@@ -37,6 +44,11 @@ pub fn main() -> ExitCode {
             return if fine { Exit::Done } else { Exit::Usage }.into();
         }
     };
+    match &cli.command {
+        Command::Completions(args) => return generate::completions(args).into(),
+        Command::Man(args) => return generate::man(args).into(),
+        _ => {}
+    }
     logging();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -53,6 +65,7 @@ pub fn main() -> ExitCode {
             Command::Proofs(args) => proofs::proofs(args).await,
             Command::Fences(args) => fences::fences(args).await,
             Command::Run(args) => Box::pin(run::run(args)).await,
+            Command::Completions(_) | Command::Man(_) => Exit::Done,
         }
     });
     // A call that hangs in a thread must not hold the exit back.
@@ -61,6 +74,13 @@ pub fn main() -> ExitCode {
         report::say(&format!("exit code {}: {}", exit.code(), exit.meaning()));
     }
     exit.into()
+}
+
+/// Whether kubectl has called us: it finds `kubectl talos-ghcr` as a program named `kubectl-talos_ghcr` (Kubernetes,
+/// "Extend kubectl with plugins"), which may be a link to this one.
+fn is_plugin() -> bool {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    called.is_some_and(|path| path.file_name().is_some_and(|name| name == "kubectl-talos_ghcr"))
 }
 
 /// `TALOS_GHCR_LOG` (else `RUST_LOG`) chooses what is logged to stderr; nothing by default, for the progress says what

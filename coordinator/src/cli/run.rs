@@ -1,6 +1,7 @@
 //! `talos-ghcr run`.
 
 use std::io::{BufRead as _, IsTerminal as _};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use talos_proto::clock::Clock;
@@ -13,35 +14,74 @@ use crate::exit::Exit;
 use crate::inventory::Inventory;
 use crate::plan::document;
 use crate::report::actions::Actions;
+use crate::report::live::{self, Live};
 use crate::report::progress::Progress;
+use crate::report::report_file::{Due, ReportFile};
+use crate::report::run_report::{self, broken_off};
 use crate::report::{self, machine_readable, table};
-use crate::rollout::{Confirm, Rollout, RunDocument};
+use crate::rollout::{Confirm, Ended, Rollout, RunDocument};
 use crate::settings::Settings;
 
 pub(super) async fn run(args: RunArgs) -> Exit {
-    let RunArgs { yes, common, roll } = args;
+    let RunArgs { yes, report, common, roll } = args;
     let format = common.output;
+    // What is wrong with it is said before anything is asked or changed.
+    let file = match ReportFile::of(report.map(PathBuf::from)) {
+        Ok(file) => file,
+        Err(error) => return fail(Exit::Usage, &error),
+    };
+    if let Some(Err(error)) = file.as_ref().map(ReportFile::try_out) {
+        return fail(Exit::Failed, &error);
+    }
     let clock = Clock::system();
     let context = match connect(common, Some(roll), Need::Credential, &clock).await {
         Ok(context) => Arc::new(context),
         Err(error) => return fail(error.exit(), &error),
     };
-    let mut stop = match Stop::listen(&clock, context.settings.budgets.run) {
+    let progress = Progress::new(clock.clone());
+    let (trace, servers, due) = (progress.trace().clone(), context.servers.clone(), Due::new(file));
+    let at_once = {
+        let (trace, servers, due) = (trace.clone(), servers.clone(), due.clone());
+        move |exit| {
+            if let Err(error) = due.write(|| broken_off(&trace, &servers.outages(), exit)) {
+                fail(exit, &error);
+            }
+        }
+    };
+    let mut stop = match Stop::listen(&clock, context.settings.budgets.run, at_once) {
         Ok(stop) => stop,
         Err(error) => return fail(Exit::Failed, &error),
     };
     let actions = Actions::begin(&context.desired);
-    let progress = Progress::new(clock);
     let ask = !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let settings = context.settings.clone();
     let confirm: Confirm = Box::new(move |inventory| !ask || confirmed(inventory, &settings));
     let rollout = Rollout::new(context, progress.clone(), stop.token.clone(), confirm);
-    let (exit, document) = tokio::select! {
-        ended = rollout.run() => ended,
-        () = async { progress.heartbeat().await; std::future::pending().await } => unreachable!("it never ends"),
+    let watched = async {
+        // Somebody looks at it, and sees all the time what is waited for.
+        if live::is_possible() {
+            Live::begin().keep(&progress).await;
+        } else {
+            progress.heartbeat().await;
+        }
+        std::future::pending().await
     };
-    let exit = stop.exit().map_or(exit, |asked| exit.worse(asked));
-    let document = RunDocument { exit_code: exit.code(), ..document };
+    let ended = tokio::select! {
+        ended = rollout.run() => ended,
+        () = watched => unreachable!("it never ends"),
+    };
+    let Ended { exit, document, nodes } = ended;
+    let mut exit = stop.exit().map_or(exit, |asked| exit.worse(asked));
+    let mut ended = Ended { exit, document: RunDocument { exit_code: exit.code(), ..document }, nodes };
+    if let Err(error) = due.write(|| run_report::document(&trace, &servers.outages(), &ended)) {
+        exit = exit.worse(Exit::Failed);
+        ended.document.exit_code = exit.code();
+        let problem = talos_proto::chain(&error);
+        report::say(&format!("error: {problem}"));
+        let left = ended.document.left.entry(String::new()).or_default();
+        *left = if left.is_empty() { problem } else { format!("{left}; {problem}") };
+    }
+    let document = ended.document;
     report::print(&machine_readable(&document, format).unwrap_or_else(|| summary(&document)));
     // The work is done: that its outputs are missing is a failure for the steps that read them.
     match actions.map(|actions| actions.end(&document)) {
@@ -55,11 +95,13 @@ pub(super) async fn run(args: RunArgs) -> Exit {
 
 /// Shows the plan and asks; only a terminal is ever asked.
 fn confirmed(inventory: &Inventory, settings: &Settings) -> bool {
-    report::say(&table::plan(&document("Plan", inventory, settings), false));
-    report::say("Go on? [y/N]");
-    let mut answer = String::new();
-    let read = std::io::stdin().lock().read_line(&mut answer);
-    read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+    live::aside(|| {
+        report::say(&table::plan(&document("Plan", inventory, settings), false));
+        report::say("Go on? [y/N]");
+        let mut answer = String::new();
+        let read = std::io::stdin().lock().read_line(&mut answer);
+        read.is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+    })
 }
 
 fn summary(document: &RunDocument) -> String {

@@ -21,8 +21,12 @@ pub(super) struct Stop {
 }
 
 impl Stop {
-    /// Listens from now on; `limit` is `--timeout`.
-    pub(super) fn listen(clock: &Clock, limit: Option<Duration>) -> std::io::Result<Self> {
+    /// Listens from now on; `limit` is `--timeout`, and `at_once` is called before a repeated signal ends the process.
+    pub(super) fn listen(
+        clock: &Clock,
+        limit: Option<Duration>,
+        at_once: impl Fn(Exit) + Send + 'static,
+    ) -> std::io::Result<Self> {
         let token = CancellationToken::new();
         let (tell, cause) = oneshot::channel();
         let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -54,6 +58,7 @@ impl Stop {
                 let new = !heard.contains(&again);
                 let same_cancellation = heard.contains(&Exit::Signal(2)) && clock.now().since(since) < ONE_CANCELLATION;
                 if !(new && (first == Exit::Stopped || same_cancellation)) {
+                    at_once(again);
                     std::process::exit(again.code().into());
                 }
                 heard.push(again);

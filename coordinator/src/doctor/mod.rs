@@ -17,6 +17,7 @@ mod validity;
 use std::path::PathBuf;
 
 use agent::credential::Desired;
+use schemars::JsonSchema;
 use serde::Serialize;
 use talos_proto::Talos;
 use talos_proto::channel::Routing;
@@ -31,7 +32,7 @@ use cluster::Cluster;
 pub use registry::look as registry;
 
 /// How a check came out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Health {
     /// As it should be.
@@ -43,7 +44,7 @@ pub enum Health {
 }
 
 /// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Check {
     /// What.
@@ -85,7 +86,7 @@ impl Check {
 }
 
 /// The document that `doctor` shows.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DoctorDocument {
     /// Version of the shape.

@@ -1,12 +1,13 @@
 //! The shape of the document.
 
 use jiff::Timestamp;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::kube::nodes::NodeView;
 
 /// What `fences` shows.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FencesDocument {
     /// [`crate::plan::SCHEMA_VERSION`].
@@ -32,12 +33,13 @@ pub struct FencesDocument {
 }
 
 /// A fence.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FenceRow {
     /// The Node's name.
     pub node: String,
     /// Whose it is: `talos-ghcr`, `script`, or `unknown`.
+    #[schemars(extend("enum" = ["talos-ghcr", "script", "unknown"]))]
     pub of: &'static str,
     /// How far the work had come; of the script its own words.
     pub step: Option<String>,
@@ -60,30 +62,34 @@ pub struct FenceRow {
     /// The node is cordoned.
     pub cordoned: bool,
     /// By whom: `fence`, `before` (it was so before the fence), `unknown`, or `none`.
+    #[schemars(extend("enum" = ["fence", "before", "unknown", "none"]))]
     pub cordon: &'static str,
     /// What the next run does with it: `adopt`, `drop` or `leave`.
+    #[schemars(extend("enum" = ["adopt", "drop", "leave"]))]
     pub action: &'static str,
     /// The same in words, and why.
     pub next_run: String,
 }
 
 /// Whether a holder lives.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LifeRow {
     /// `alive`, `dead`, `unknown` or `gone`.
+    #[schemars(extend("enum" = ["alive", "dead", "unknown", "gone"]))]
     pub state: &'static str,
     /// How that is known.
     pub evidence: String,
 }
 
 /// A Lease.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LeaseRow {
     /// `namespace/name`.
     pub name: String,
     /// Whose it is: `talos-ghcr`, `script`, or `fence` when only a fence names it.
+    #[schemars(extend("enum" = ["talos-ghcr", "script", "fence"]))]
     pub of: &'static str,
     /// There is one.
     pub exists: bool,
@@ -108,7 +114,7 @@ pub struct LeaseRow {
 }
 
 /// What only a human may decide, and the command that does it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Decision {
     /// What it is about: `node worker-1`, `Lease flux-system/ghcr-auth-refresh`.

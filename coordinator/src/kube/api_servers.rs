@@ -29,6 +29,7 @@ use super::kubeconfig::{self, Loaded, Sources};
 pub use super::kubeconfig::{KubeconfigError, Login, Origin};
 use super::lanes::Lanes;
 use super::serving::{self, Serving};
+use crate::trace::{Outage, Outages};
 
 mod greeting;
 mod joining;
@@ -143,6 +144,7 @@ struct Inner {
     /// Index of the address to be asked first: the one that answered last, unless it could not do its work.
     good: AtomicUsize,
     requests: AtomicU64,
+    outages: Outages,
     write_timeout_millis: AtomicU64,
     evictions: Lanes,
 }
@@ -211,6 +213,7 @@ impl ApiServers {
             out_of_reach: RwLock::default(),
             good: AtomicUsize::new(0),
             requests: AtomicU64::new(0),
+            outages: Outages::default(),
             write_timeout_millis: AtomicU64::new(8_000),
             evictions: Lanes::default(),
         }))
@@ -261,6 +264,12 @@ impl ApiServers {
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.0.requests.load(Ordering::Relaxed)
+    }
+
+    /// When which server did not do its work, as far as requests have told.
+    #[must_use]
+    pub fn outages(&self) -> Vec<Outage> {
+        self.0.outages.all()
     }
 
     /// How long one mutating call may take; 8 s until a lease of a shorter duration bounds it.
@@ -328,12 +337,12 @@ impl ApiServers {
             let mut tls = false;
             let failed = match self.0.clock.timeout(timeout, request(address.client)).await {
                 Ok(Ok(value)) => {
-                    self.0.good.store(index, Ordering::Relaxed);
+                    self.answered(index, &address.name);
                     return Ok(value);
                 }
                 Ok(Err(error)) => match connection::classify(error) {
                     Failure::Answer(status) => {
-                        self.go_on_after(index, &status);
+                        self.go_on_after(index, &address.name, &status);
                         return Err(ReadError::Refused(status));
                     }
                     Failure::NotSent(reason) | Failure::Broken(reason) => reason,
@@ -346,8 +355,9 @@ impl ApiServers {
                 Err(late) => late.to_string(),
             };
             untrusted &= tls;
-            note(&mut tried, &address.name, &failed);
+            self.did_not_answer(&mut tried, &address.name, &failed);
         }
+        self.none_answered(&tried);
         Err(if untrusted { ReadError::Untrusted { tried } } else { ReadError::Unreachable { tried } })
     }
 
@@ -373,49 +383,72 @@ impl ApiServers {
             self.0.requests.fetch_add(1, Ordering::Relaxed);
             match self.0.clock.timeout(timeout, attempt).await {
                 Ok(Ok(value)) => {
-                    self.0.good.store(index, Ordering::Relaxed);
+                    self.answered(index, &address.name);
                     return Ok(value);
                 }
                 Ok(Err(error)) => match connection::classify(error) {
                     Failure::Answer(status) if status.code >= 500 => {
-                        self.go_on_after(index, &status);
+                        self.go_on_after(index, &address.name, &status);
                         let reason = format!("{} answered {}: {}", address.name, status.code, status.message);
                         return Err(WriteError::Ambiguous { reason, answer: Some(status) });
                     }
                     Failure::Answer(status) => {
-                        self.0.good.store(index, Ordering::Relaxed);
+                        self.answered(index, &address.name);
                         return Err(WriteError::Refused(status));
                     }
-                    Failure::NotSent(reason) | Failure::Untrusted(reason) => note(&mut tried, &address.name, &reason),
+                    Failure::NotSent(reason) | Failure::Untrusted(reason) => {
+                        self.did_not_answer(&mut tried, &address.name, &reason);
+                    }
                     Failure::Broken(reason) => {
-                        self.go_on_from(index);
+                        self.go_on_from(index, &address.name, &reason);
                         let reason = format!("{}: {reason}", address.name);
                         return Err(WriteError::Ambiguous { reason, answer: None });
                     }
                     Failure::Local(error) => return Err(WriteError::Other(error)),
                 },
                 Err(late) => {
-                    self.go_on_from(index);
+                    self.go_on_from(index, &address.name, &late.to_string());
                     let reason = format!("{}: {late}", address.name);
                     return Err(WriteError::Ambiguous { reason, answer: None });
                 }
             }
         }
+        self.none_answered(&tried);
         Err(WriteError::Unreachable { tried })
+    }
+
+    fn answered(&self, index: usize, name: &str) {
+        self.0.good.store(index, Ordering::Relaxed);
+        self.0.outages.answered(name, self.0.clock.now());
+    }
+
+    fn did_not_answer(&self, tried: &mut String, name: &str, failed: &str) {
+        self.0.outages.failed(Some(name), self.0.clock.now(), failed);
+        let separator = if tried.is_empty() { "" } else { "; " };
+        // Writing to a String cannot fail.
+        let _ = write!(tried, "{separator}{name}: {failed}");
+    }
+
+    /// Of a set of one its own outage says it.
+    fn none_answered(&self, tried: &str) {
+        if self.names().len() > 1 {
+            self.0.outages.failed(None, self.0.clock.now(), tried);
+        }
     }
 
     /// An answer is not asked for elsewhere, but a server that could not do its work is not the first to be asked next:
     /// each may have an etcd of its own, and that may be what hangs.
-    fn go_on_after(&self, answered: usize, status: &Status) {
+    fn go_on_after(&self, answered: usize, name: &str, status: &Status) {
         if status.code >= 500 {
-            self.go_on_from(answered);
+            self.go_on_from(answered, name, &format!("answered {}: {}", status.code, status.message));
         } else {
-            self.0.good.store(answered, Ordering::Relaxed);
+            self.answered(answered, name);
         }
     }
 
     /// The next request begins behind the address that has just failed.
-    fn go_on_from(&self, failed: usize) {
+    fn go_on_from(&self, failed: usize, name: &str, why: &str) {
+        self.0.outages.failed(Some(name), self.0.clock.now(), why);
         let count = self.snapshot().len().max(1);
         self.0.good.store((failed + 1) % count, Ordering::Relaxed);
     }
@@ -426,12 +459,6 @@ impl ApiServers {
         addresses.rotate_left(first);
         addresses
     }
-}
-
-fn note(tried: &mut String, name: &str, failed: &str) {
-    let separator = if tried.is_empty() { "" } else { "; " };
-    // Writing to a String cannot fail.
-    let _ = write!(tried, "{separator}{name}: {failed}");
 }
 
 fn host_and_port(url: &Uri) -> (String, u16) {

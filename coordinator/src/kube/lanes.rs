@@ -12,7 +12,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::{Mutex as Lane, OwnedMutexGuard};
 
 /// The lanes of one cluster, by the UID of a controller.
@@ -20,11 +19,10 @@ use tokio::sync::{Mutex as Lane, OwnedMutexGuard};
 pub struct Lanes(Mutex<HashMap<String, Arc<Lane<()>>>>);
 
 impl Lanes {
-    /// Waits for the pod's turn, which ends when the guard is dropped. A pod without a controller has no one to wait
-    /// for.
-    pub async fn turn(&self, pod: &Pod) -> Option<OwnedMutexGuard<()>> {
-        let owners = pod.metadata.owner_references.iter().flatten();
-        let controller = owners.filter(|owner| owner.controller == Some(true)).map(|owner| owner.uid.clone()).next()?;
+    /// Waits for the turn of a pod of this controller, by its UID; the turn ends when the guard is dropped. A pod without
+    /// a controller has no one to wait for.
+    pub async fn turn(&self, controller: Option<String>) -> Option<OwnedMutexGuard<()>> {
+        let controller = controller?;
         let lane = {
             let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(lanes.entry(controller).or_default())

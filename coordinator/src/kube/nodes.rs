@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use http::Request;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeAddress, Taint};
+use serde::Deserialize;
 use talos_proto::clock::Moment;
 
 use super::api_servers::{ApiServers, ReadError};
-use super::watch::{self, Change, Follow, Query};
+use super::watch::{self, Change, Follow, Query, Versioned};
 
 /// The label that kubeadm and Talos put on control planes.
 pub const CONTROL_PLANE_LABEL: &str = "node-role.kubernetes.io/control-plane";
@@ -22,7 +23,10 @@ pub const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 pub(super) const PATH: &str = "/api/v1/nodes";
 
 /// One Node.
-#[derive(Clone, Debug, Default, PartialEq)]
+///
+/// Made while an answer is parsed: a Node that lists its images is tens of kilobytes, and a fleet has hundreds.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(from = "Node")]
 pub struct NodeView {
     /// `metadata.name`.
     pub name: String,
@@ -97,13 +101,18 @@ impl From<Node> for NodeView {
     }
 }
 
+impl Versioned for NodeView {
+    fn version(&self) -> Option<String> {
+        Some(self.resource_version.clone())
+    }
+}
+
 /// All Nodes.
 ///
 /// # Errors
 /// [`ReadError`].
 pub async fn list(servers: &ApiServers) -> Result<Vec<NodeView>, ReadError> {
-    let (nodes, _) = watch::list::<Node>(servers, &Query::all(PATH)).await?;
-    Ok(nodes.into_iter().map(NodeView::from).collect())
+    Ok(watch::list(servers, &Query::all(PATH)).await?.0)
 }
 
 /// One Node, or `None` when there is none of that name.
@@ -113,10 +122,10 @@ pub async fn list(servers: &ApiServers) -> Result<Vec<NodeView>, ReadError> {
 pub async fn get(servers: &ApiServers, name: &str) -> Result<Option<NodeView>, ReadError> {
     let read = servers.read(|client| {
         let request = Request::get(format!("{PATH}/{name}")).body(Vec::new()).map_err(kube::Error::HttpError);
-        async move { client.request::<Node>(request?).await }
+        async move { client.request(request?).await }
     });
     match read.await {
-        Ok(node) => Ok(Some(node.into())),
+        Ok(node) => Ok(Some(node)),
         Err(error) if error.is_not_found() => Ok(None),
         Err(error) => Err(error),
     }
@@ -147,7 +156,7 @@ pub async fn wait_until(
     deadline: Moment,
 ) -> Result<NodeView, WaitError> {
     let query = Query::field(PATH, format!("metadata.name={name}"));
-    let mut follow = Follow::<Node>::new(servers.clone(), query);
+    let mut follow = Follow::<NodeView>::new(servers.clone(), query);
     let mut last = None;
     loop {
         let left = deadline.since(servers.clock().now());
@@ -159,7 +168,7 @@ pub async fn wait_until(
             Change::Applied(node) => Some(node),
             Change::Deleted(_) => None,
         };
-        let view = NodeView::from(node.ok_or_else(|| WaitError::Gone(name.to_owned()))?);
+        let view = node.ok_or_else(|| WaitError::Gone(name.to_owned()))?;
         if predicate(&view) {
             return Ok(view);
         }

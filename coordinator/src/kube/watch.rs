@@ -10,7 +10,6 @@ use std::time::Duration;
 use futures::{Stream, StreamExt};
 use http::Request;
 use kube::api::{ObjectList, WatchEvent};
-use kube::{Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use super::api_servers::{ApiServers, ReadError};
@@ -32,6 +31,8 @@ pub struct Query {
     path: String,
     /// `fieldSelector` or `labelSelector`, and its value.
     selector: Option<(&'static str, String)>,
+    /// How much of it is asked for, and held, at once.
+    page: u32,
 }
 
 /// One change of what is followed.
@@ -47,6 +48,12 @@ pub enum Change<K> {
 
 type Events<K> = Pin<Box<dyn Stream<Item = Result<WatchEvent<K>, kube::Error>> + Send>>;
 
+/// Something that can be followed.
+pub trait Versioned {
+    /// `metadata.resourceVersion`: where a watch is resumed.
+    fn version(&self) -> Option<String>;
+}
+
 /// A list being followed.
 pub struct Follow<K> {
     servers: ApiServers,
@@ -59,17 +66,22 @@ pub struct Follow<K> {
 impl Query {
     /// Everything under `path`, for example `/api/v1/nodes`.
     pub fn all(path: impl Into<String>) -> Self {
-        Self { path: path.into(), selector: None }
+        Self { path: path.into(), selector: None, page: PAGE }
     }
 
     /// Only what the field selector matches, for example `spec.nodeName=w1`.
     pub fn field(path: impl Into<String>, selector: impl Into<String>) -> Self {
-        Self { path: path.into(), selector: Some(("fieldSelector", selector.into())) }
+        Self { path: path.into(), selector: Some(("fieldSelector", selector.into())), page: PAGE }
     }
 
     /// Only what the label selector matches; a key alone is what has that label.
     pub fn label(path: impl Into<String>, selector: impl Into<String>) -> Self {
-        Self { path: path.into(), selector: Some(("labelSelector", selector.into())) }
+        Self { path: path.into(), selector: Some(("labelSelector", selector.into())), page: PAGE }
+    }
+
+    /// In pages of that many.
+    pub fn paged(self, page: u32) -> Self {
+        Self { page, ..self }
     }
 
     fn request(&self, more: &[(&str, &str)]) -> Result<Request<Vec<u8>>, kube::Error> {
@@ -101,7 +113,7 @@ pub async fn list<K>(servers: &ApiServers, query: &Query) -> Result<(Vec<K>, Opt
 where
     K: Clone + DeserializeOwned,
 {
-    let page = PAGE.to_string();
+    let page = query.page.to_string();
     let mut items = Vec::new();
     let mut token: Option<String> = None;
     loop {
@@ -123,7 +135,7 @@ where
 
 impl<K> Follow<K>
 where
-    K: Clone + DeserializeOwned + Resource + Send + 'static,
+    K: Clone + DeserializeOwned + Versioned + Send + 'static,
 {
     /// Follows what `query` lists; the first change is [`Change::Listed`].
     pub fn new(servers: ApiServers, query: Query) -> Self {
@@ -175,11 +187,11 @@ where
     fn take(&mut self, event: WatchEvent<K>) -> Option<Change<K>> {
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                self.version = object.resource_version();
+                self.version = object.version();
                 Some(Change::Applied(object))
             }
             WatchEvent::Deleted(object) => {
-                self.version = object.resource_version();
+                self.version = object.version();
                 Some(Change::Deleted(object))
             }
             WatchEvent::Bookmark(mark) => {

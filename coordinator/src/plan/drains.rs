@@ -1,6 +1,7 @@
 //! What a drain of each node would do, looked at before anything is fenced.
 
 use futures::stream::{self, StreamExt as _};
+use schemars::JsonSchema;
 use serde::Serialize;
 use talos_proto::chain;
 
@@ -12,7 +13,7 @@ use crate::kube::drain::{self, DrainError, DrainOptions};
 const CONCURRENT: usize = 8;
 
 /// A drain that is to come.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainRow {
     /// Pods that would be evicted.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::time::Duration;
+use talos_proto::clock::short;
 
 use agent::credential::RegistryHost;
 use agent::image::ImageRef;
@@ -84,7 +85,7 @@ pub enum PreflightError {
         source: TransportError,
     },
     /// No answer in time. This says nothing about the credential.
-    #[error("the registry {host} did not answer {request} within {after:?}; this says nothing about the credential")]
+    #[error("the registry {host} did not answer {request} within {}; this says nothing about the credential", short(*after))]
     TimedOut {
         /// The registry.
         host: RegistryHost,

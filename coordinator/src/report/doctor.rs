@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use rustix::termios::tcgetwinsize;
 
 use super::fences::escaped;
+use super::style::{self, styled};
 use crate::doctor::{Check, DoctorDocument, Health};
 
 /// Where no terminal says how wide it is.
@@ -27,7 +28,9 @@ pub fn text(document: &DoctorDocument, registry_only: bool, columns: usize) -> S
     let room = columns.saturating_sub(indent).max(NARROWEST);
     let mut text = String::new();
     let mut row = |name: &str, result: &str, detail: &str| {
-        let _ = writeln!(text, "{}", format!("{name:name_width$}   {result:7}   {detail}").trim_end());
+        let line =
+            format!("{name:name_width$}   {}   {detail}", styled(style::of("RESULT", result), &format!("{result:7}")));
+        let _ = writeln!(text, "{}", line.trim_end());
     };
     row("CHECK", "RESULT", "DETAIL");
     for Check { name, health, detail, next } in &document.checks {

@@ -8,8 +8,13 @@ pub mod actions;
 pub mod doctor;
 pub mod fences;
 pub mod junit;
+pub mod live;
+pub mod page;
 pub mod progress;
 pub mod proofs;
+pub mod report_file;
+pub mod run_report;
+pub mod style;
 pub mod table;
 
 /// How a document is written.
@@ -28,11 +33,17 @@ pub enum Format {
 /// Writes a text to stdout; a reader that has gone away (`| head`) is no error.
 pub fn print(text: &str) {
     let mut out = anstream::stdout().lock();
+    let text = style::harmless(text);
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// Writes a line to stderr.
 pub fn say(line: &str) {
+    let line = style::harmless(line);
+    let line = style::lead(&line);
+    if live::above(&line) {
+        return;
+    }
     let mut err = anstream::stderr().lock();
     let _ = writeln!(err, "{line}");
 }

@@ -93,7 +93,7 @@ pub async fn pass_gates(env: &Env, node: &FleetNode) -> Result<Gates, End> {
     let budget = env.context.settings.budgets.gate;
     let deadline = env.clock().now() + budget;
     let mut said: Option<Closed> = None;
-    let _waiting = env.progress.waiting(node.name(), "waiting at a gate", Some(deadline));
+    let waiting = env.progress.waiting(node.name(), "waiting at a gate", Some(deadline));
     loop {
         // It may take its time: the other gates are looked at after it.
         let closed = match env.unless_stopped(env.gate_command(node)).await? {
@@ -116,6 +116,7 @@ pub async fn pass_gates(env: &Env, node: &FleetNode) -> Result<Gates, End> {
         if said.as_ref() != Some(&closed) {
             let left = deadline.since(env.clock().now());
             env.say(node, &format!("gate closed: {closed}; waiting up to {}", short(left)));
+            waiting.is_for(format!("waiting at a gate: {closed}"));
             said = Some(closed);
         }
         let pause = if matches!(said, Some(Closed::Command(_))) { env.command_pause() } else { GATE_PAUSE };
@@ -150,13 +151,23 @@ async fn seen_through_talos(env: &Env, node: &FleetNode, value: &str) -> Result<
 pub async fn drain(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
     let lease = env.held()?;
     let budget = env.context.settings.budgets.drain;
-    let _waiting = env.progress.waiting(node.name(), "draining", Some(env.clock().now() + budget));
+    let waiting = env.progress.waiting(node.name(), "draining", Some(env.clock().now() + budget));
     let say = |event: DrainProgress| match event {
         DrainProgress::Started { pods: 0 } => {}
-        DrainProgress::Started { pods } => env.say(node, &format!("draining {pods} pods")),
-        DrainProgress::Blocked { pod, message } => env.say(node, &format!("eviction of {pod} is held back: {message}")),
+        DrainProgress::Started { pods } => {
+            env.say(node, &format!("draining {pods} pods"));
+            waiting.is_for(format!("draining: {pods} pods to go"));
+        }
+        DrainProgress::Blocked { pod, message } => {
+            let words = format!("eviction of {pod} is held back: {message}");
+            env.say(node, &words);
+            waiting.is_for(format!("draining: {words}"));
+        }
         DrainProgress::Warning { pod, warning } => tracing::info!(%pod, %warning, "drain"),
-        DrainProgress::Gone { pod, left } => tracing::debug!(%pod, left, "gone"),
+        DrainProgress::Gone { pod, left } => {
+            tracing::debug!(%pod, left, "gone");
+            waiting.is_for(format!("draining: {left} pods to go"));
+        }
     };
     let options = env.context.settings.drain;
     let draining = drain::drain(&env.context.servers, &*lease, node.name(), options, budget, &say);

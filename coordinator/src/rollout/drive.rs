@@ -20,6 +20,7 @@ use crate::gates;
 use crate::inventory::Known;
 use crate::kube::api_servers::ReadError;
 use crate::kube::lease::LeaseState;
+use crate::trace::Outcome;
 
 /// Before a node is looked at again that is not known well enough.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -377,7 +378,11 @@ fn undo_claims(snapshot: &Snapshot, already: &[Action]) -> Vec<Action> {
 async fn perform(env: Env, known: Known, before: FleetNode, task: Task) -> Box<Performed> {
     let mut learned = Learned::default();
     env.saved.note(&before, env.clock().now());
+    let kind = (before.kube.control_plane, credential::is_live(&before));
+    let working = env.progress.trace().step(before.name(), kind, &task);
     let end = effect(&env, &before, &task, &mut learned).await.unwrap_or_else(|end| end);
+    let (outcome, why) = told(&end);
+    working.ended(outcome, why);
     if matches!(end, End::Again(_) | End::NoPermit(NoPermit::Lapsed | NoPermit::TooLate { .. })) {
         env.clock().sleep(PAUSE).await;
     }
@@ -392,7 +397,20 @@ async fn perform(env: Env, known: Known, before: FleetNode, task: Task) -> Box<P
     if let Ok(Some(fresh)) = &fresh {
         env.saved.note(fresh, env.clock().now());
     }
+    if let Some(how) = went_away(&before.kube.uid, &fresh) {
+        working.gone(how);
+    }
     Box::new(Performed { before, task, learned, end, fresh })
+}
+
+/// The end of a step for the report.
+fn told(end: &End) -> (Outcome, Option<String>) {
+    match end {
+        End::Done => (Outcome::Done, None),
+        End::Again(why) => (Outcome::Again, Some(why.clone())),
+        End::Failed(failure) => (Outcome::Failed, Some(failure.blocked.to_string())),
+        End::NoPermit(no) => (Outcome::NoPermit, Some(no.to_string())),
+    }
 }
 
 /// What a step has changed is read again, and nothing else: fence, cordon and pods are not Talos's, and what Talos says is

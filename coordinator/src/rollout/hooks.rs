@@ -12,6 +12,7 @@ use crate::fleet::FleetNode;
 use crate::gates::Closed;
 use crate::hooks::{Call, Hook, HookError, MORE, finds_work};
 use crate::kube::lease::{HeldLease, LeaseState};
+use crate::trace::Phase;
 
 /// A gate that a command keeps closed is asked for again so many times within its budget.
 const ASKED_AGAIN: u32 = 60;
@@ -27,6 +28,14 @@ impl Env {
         let limit = context.settings.hooks.timeout;
         let about = told.iter().find(|(name, _)| *name == "TALOS_GHCR_NODE").map_or("", |(_, node)| node.as_str());
         let _waiting = self.progress.waiting(about, format!("waiting for {hook}"), Some(self.clock().now() + limit));
+        let phase = match hook {
+            Hook::Check => Some(Phase::CheckCommand),
+            Hook::Before => Some(Phase::BeforeCommand),
+            Hook::After => Some(Phase::AfterCommand),
+            // It is part of the step that asks it.
+            Hook::Gate => None,
+        };
+        let _phase = phase.map(|phase| self.progress.trace().phase(phase));
         let say = |line: &str| self.progress.event(about, &format!("{hook}: {line}"));
         let call = Call { hook, command, limit, told, secrets: &context.desired };
         Some(call.run(self.clock(), lapsed(self.lease.as_ref()), &say).await)

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::image::ImageRef;
+use schemars::JsonSchema;
 use serde::Serialize;
 use talos_proto::chain;
 use talos_proto::clock::Moment;
@@ -32,8 +33,10 @@ use crate::inventory::{Context, Inventory, Known};
 use crate::kube::access;
 use crate::kube::lease::{AcquireError, HeldLease, LeaseOptions, LeaseState, Release, acquire};
 use crate::left_out::LeftOut;
+use crate::plan::{NodeRow, document};
 use crate::registry::{explain, preflight};
 use crate::report::progress::{Progress, short};
+use crate::trace::Phase;
 use env::Env;
 use lease_words::LeaseWords;
 use saved::Saved;
@@ -51,7 +54,7 @@ pub const CLEAN_AFTER_WRITE: u32 = 2;
 const AWAY: Duration = Duration::from_millis(500);
 
 /// What came of a run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RunDocument {
     /// [`crate::plan::SCHEMA_VERSION`].
@@ -80,8 +83,18 @@ pub struct RunDocument {
     pub seconds: f64,
 }
 
+/// A run that has come to its end.
+pub struct Ended {
+    /// How.
+    pub exit: Exit,
+    /// What came of it.
+    pub document: RunDocument,
+    /// The nodes as they were seen last, in the order of their turns; empty when none was seen.
+    pub nodes: Vec<NodeRow>,
+}
+
 /// Requests that this process sent.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Requests {
     /// To Talos.
@@ -122,6 +135,8 @@ pub struct Rollout {
     after_is_due: bool,
     /// Rounds that may still be made.
     rounds_left: u32,
+    /// The nodes as they were seen last.
+    seen: Vec<NodeRow>,
 }
 
 impl Rollout {
@@ -161,11 +176,12 @@ impl Rollout {
             wrote: false,
             after_is_due: false,
             rounds_left,
+            seen: Vec::new(),
         }
     }
 
     /// Runs to the end; never leaves the lease held when it returns, unless it was lost.
-    pub async fn run(mut self) -> (Exit, RunDocument) {
+    pub async fn run(mut self) -> Ended {
         self.rounds().await;
         while self.after_command().await {
             self.rounds().await;
@@ -197,7 +213,7 @@ impl Rollout {
             },
             seconds: self.env.clock().now().since(self.start).as_secs_f64(),
         };
-        (self.exit, document)
+        Ended { exit: self.exit, document, nodes: self.seen }
     }
 
     async fn rounds(&mut self) {
@@ -220,6 +236,7 @@ impl Rollout {
         while self.rounds_left > 0 {
             self.rounds_left -= 1;
             let Some(inventory) = self.observe().await else { return };
+            self.keep(&inventory);
             let Some(more) = self.check_command().await else { return };
             let policy = self.env.context.settings.fleet;
             let mut actions = decide(&inventory.snapshot, &policy);
@@ -244,14 +261,15 @@ impl Rollout {
                 // residue only now.
                 continue;
             }
-            let Inventory { mut snapshot, lease, legacy } = inventory;
-            self.drive(&mut snapshot).await;
+            let mut inventory = inventory;
+            self.drive(&mut inventory.snapshot).await;
+            self.keep(&inventory);
             if self.exit == Exit::ControlLost {
                 return;
             }
             if self.stopping() {
                 // A job that is cancelled has seconds left: what was seen last must do.
-                self.conclude(&Inventory { snapshot, lease, legacy });
+                self.conclude(&inventory);
                 return;
             }
         }
@@ -265,6 +283,7 @@ impl Rollout {
     /// A fresh inventory. An API that does not answer is ridden out: its node may be the one that we, or a dead run
     /// before us, have just rebooted.
     async fn observe(&mut self) -> Option<Inventory> {
+        let _phase = self.env.progress.trace().phase(Phase::Inventory);
         let budgets = self.env.context.settings.budgets;
         let patience = if self.lease.is_some() { budgets.reboot } else { budgets.gate };
         let deadline = self.env.clock().now() + patience;
@@ -300,12 +319,23 @@ impl Rollout {
         }
     }
 
+    /// Keeps the nodes as they are now for the report.
+    fn keep(&mut self, inventory: &Inventory) {
+        self.seen = document("Run", inventory, &self.env.context.settings).nodes;
+    }
+
     /// Everything before the first write: the question, the registry, the API servers, the lease.
     async fn begin(&mut self, inventory: &Inventory, actions: &[Action]) -> bool {
+        let trace = self.env.progress.trace().clone();
+        let phase = trace.phase(Phase::Lease);
         if !self.others_are_dead(inventory).await {
             return false;
         }
-        if !(self.confirm)(inventory) {
+        drop(phase);
+        let phase = trace.phase(Phase::Confirmation);
+        let confirmed = (self.confirm)(inventory);
+        drop(phase);
+        if !confirmed {
             self.fail(Exit::Stopped, "", "not confirmed; nothing was changed".into());
             return false;
         }
@@ -317,7 +347,10 @@ impl Rollout {
         let planes = inventory.snapshot.nodes.iter().filter(|node| node.kube.control_plane);
         let addresses = planes.filter_map(FleetNode::address).collect();
         let further = &self.env.context.settings.kube_servers;
-        for dropped in self.env.context.servers.extend(addresses, further).await {
+        let phase = trace.phase(Phase::ApiServers);
+        let dropped = self.env.context.servers.extend(addresses, further).await;
+        drop(phase);
+        for dropped in dropped {
             self.env.progress.event("", &format!("API server at {} is not used: {}", dropped.address, dropped.reason));
         }
         self.may_do_all().await && self.take_lease(inventory).await && self.before_command().await
@@ -325,6 +358,7 @@ impl Rollout {
 
     /// A verb that is missing in the middle of a roll would leave a fence behind: asked before the first mutation.
     async fn may_do_all(&mut self) -> bool {
+        let _phase = self.env.progress.trace().phase(Phase::Rights);
         let settings = &self.env.context.settings;
         let (lease, deletes) = (&settings.lease, settings.drain.disable_eviction);
         let needed = access::needed(&lease.namespace, &lease.name, deletes);
@@ -354,6 +388,7 @@ impl Rollout {
 
     /// The registry is asked with the new credential before anything is written.
     async fn ask_registry(&mut self) -> bool {
+        let _phase = self.env.progress.trace().phase(Phase::Registry);
         let settings = &self.env.context.settings;
         let images: Result<Vec<ImageRef>, _> = settings.images.iter().map(|image| image.parse::<ImageRef>()).collect();
         let images = match images {
@@ -379,10 +414,13 @@ impl Rollout {
     }
 
     async fn take_lease(&mut self, inventory: &Inventory) -> bool {
+        let trace = self.env.progress.trace().clone();
+        let _phase = trace.phase(Phase::Lease);
         let settings = &self.env.context.settings;
         let revision = inventory.snapshot.nodes.iter().find_map(|node| node.judgement.as_ref()?.revision);
         let rev16 = revision.map(|revision| revision.rev16()).unwrap_or_default();
         let holder = Holder::this_process(&rev16, self.env.clock());
+        let renewals = trace.clone();
         let (progress, words) = (self.env.progress.clone(), LeaseWords::new(self.env.clock().clone()));
         let options = LeaseOptions {
             namespace: settings.lease.namespace.clone(),
@@ -393,6 +431,7 @@ impl Rollout {
             expected: inventory.was_here_before(),
             ci: Some(Arc::clone(&self.env.context.ci)),
             progress: Arc::new(move |event| words.tell(&progress, event)),
+            renewals: Arc::new(move |sent, why| renewals.renewed(sent, why)),
             ..LeaseOptions::new(holder)
         };
         let acquiring = Box::pin(acquire(&self.env.context.servers, options));
@@ -462,6 +501,7 @@ impl Rollout {
     /// Gives the lease back. A run whose work succeeded does not fail because of it: it frees itself by its duration.
     async fn release(&mut self) {
         let Some(lease) = self.lease.take() else { return };
+        let _phase = self.env.progress.trace().phase(Phase::Release);
         if let LeaseState::Lost { holder } = &*lease.state().borrow() {
             self.exit = self.exit.worse(Exit::ControlLost);
             let facts = lease.facts();

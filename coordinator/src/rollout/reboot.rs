@@ -260,16 +260,23 @@ pub async fn await_ready(env: &Env, node: &FleetNode, learned: &mut Learned) -> 
     let budget = env.context.settings.budgets.reboot;
     let start = env.clock().now();
     let mut wait = Return { env, node, way: talos, deadline: start + budget, start };
-    let _waiting = env.progress.waiting(node.name(), "waiting until it is ready", Some(wait.deadline));
+    let waiting = env.progress.waiting(node.name(), "waiting until it is ready", Some(wait.deadline));
+    let missing = |what: &str| waiting.is_for(format!("waiting until it is ready: {what}"));
     let mut boot = wait.until(|| wait.boot()).await?;
     loop {
         wait.way = way_to(&wait.way).await;
+        missing("its machine");
         wait.until(|| wait.machine()).await?;
+        missing("its CRI");
         let process = wait.until(|| wait.cri()).await?;
+        missing("its kubelet");
         wait.until(|| wait.kubernetes(&boot, &process)).await?;
         if node.kube.control_plane {
+            missing("its API server");
             wait.until(|| wait.api_server()).await?;
+            missing("etcd");
             wait.until(|| wait.etcd()).await?;
+            missing("its machine");
             wait.until(|| wait.machine()).await?;
         }
         let now = wait.until(|| wait.boot()).await?;

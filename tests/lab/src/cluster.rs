@@ -241,7 +241,23 @@ impl Lab {
         for (which, password) in ["old", "new"].iter().zip(&self.passwords) {
             write(&format!("credential-{which}.json"), &files::docker_config(&host, USER, password))?;
         }
-        write("registry-ca.pem", self.registry.ca().cert_pem())
+        write("registry-ca.pem", self.registry.ca().cert_pem())?;
+        write("env", &self.environment())
+    }
+
+    /// For a shell of a person: `. DIR/env`, and the product needs no flag to find this lab.
+    fn environment(&self) -> String {
+        let file = |name: &str| self.dir.join(name).display().to_string();
+        let variables = [
+            ("TALOSCONFIG", file("talosconfig")),
+            ("KUBECONFIG", file("kubeconfig")),
+            ("SSL_CERT_FILE", file("registry-ca.pem")),
+            ("TALOS_GHCR_REGISTRY", self.registry.host()),
+            ("TALOS_GHCR_IMAGE", self.image()),
+            ("TALOS_GHCR_CREDENTIAL_FILE", file("credential-new.json")),
+        ];
+        let line = |(name, value): &(&str, String)| format!("export {name}='{}'\n", value.replace('\'', r"'\''"));
+        variables.iter().map(line).collect()
     }
 
     fn write_ready(&self, path: &Path) -> Result<(), StartError> {

@@ -112,7 +112,12 @@ impl ApiServers {
     /// What it answered instead of 200 on `/readyz`.
     pub async fn ready_at(&self, ip: IpAddr) -> Result<(), String> {
         if let Some(address) = self.at(ip) {
-            return self.readyz(&address.client).await;
+            let ready = self.readyz(&address.client).await;
+            match &ready {
+                Ok(()) => self.0.outages.answered(&address.name, self.0.clock.now()),
+                Err(why) => self.0.outages.failed(Some(&address.name), self.0.clock.now(), why),
+            }
+            return ready;
         }
         let Some(config) = &self.0.config else { return Ok(()) };
         self.add(self.prove(config, &self.own(ip)).await?);

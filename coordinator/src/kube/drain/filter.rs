@@ -1,11 +1,7 @@
 //! Which pods of a node are evicted: kubectl's filters, in kubectl's order, as a pure function
 //! (kubectl pkg/drain/filters.go at dee3483a3).
 
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-
-/// Written by the kubelet on the API's image of a static pod.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+use super::PodView;
 
 /// kubectl's flags of the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,14 +46,15 @@ pub enum DaemonSetState {
 
 /// The DaemonSet's name, if the pod has one for its controller and its state matters.
 #[must_use]
-pub fn daemon_set_of(pod: &Pod) -> Option<&str> {
-    let controller = controller_of(pod).filter(|owner| owner.kind == "DaemonSet" && owner.api_version == "apps/v1")?;
-    if finished(pod) { None } else { Some(&controller.name) }
+pub fn daemon_set_of(pod: &PodView) -> Option<&str> {
+    let controller = pod.controller.as_ref()?;
+    let of_daemon_set = controller.kind == "DaemonSet" && controller.api_version == "apps/v1";
+    (of_daemon_set && !pod.finished).then_some(&controller.name)
 }
 
 /// Judges one pod. `daemon_set` is asked only for a pod for which [`daemon_set_of`] names one.
 #[must_use]
-pub fn judge(pod: &Pod, options: DrainOptions, daemon_set: &DaemonSetState) -> Verdict {
+pub fn judge(pod: &PodView, options: DrainOptions, daemon_set: &DaemonSetState) -> Verdict {
     let mut warning = None;
     if let Some(name) = daemon_set_of(pod) {
         match daemon_set {
@@ -76,16 +73,16 @@ pub fn judge(pod: &Pod, options: DrainOptions, daemon_set: &DaemonSetState) -> V
             }
         }
     }
-    if pod.metadata.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR)) {
+    if pod.mirror {
         return Verdict::Keep(None);
     }
-    if has_empty_dir(pod) && !finished(pod) {
+    if pod.empty_dir && !pod.finished {
         if !options.delete_emptydir_data {
             return Verdict::Refuse("has an emptyDir, lost by eviction (use --delete-emptydir-data)".to_owned());
         }
         warning = Some("its emptyDir is lost".to_owned());
     }
-    if controller_of(pod).is_none() && !finished(pod) {
+    if pod.controller.is_none() && !pod.finished {
         if !options.force {
             return Verdict::Refuse("has no controller that would start it again (use --force)".to_owned());
         }
@@ -94,26 +91,13 @@ pub fn judge(pod: &Pod, options: DrainOptions, daemon_set: &DaemonSetState) -> V
     Verdict::Evict(warning)
 }
 
-fn controller_of(pod: &Pod) -> Option<&OwnerReference> {
-    pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
-}
-
-fn finished(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-fn has_empty_dir(pod: &Pod) -> bool {
-    pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(|volume| volume.empty_dir.is_some())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
-    fn pod(controller: Option<&str>, phase: &str, empty_dir: bool, annotations: &Value) -> Pod {
+    fn pod(controller: Option<&str>, phase: &str, empty_dir: bool, annotations: &Value) -> PodView {
         let owners: Vec<Value> = controller
             .into_iter()
             .map(|kind| json!({ "apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "u", "controller": true }))
@@ -179,8 +163,9 @@ mod tests {
 
     #[test]
     fn d01_an_owner_that_does_not_control_is_none() {
-        let mut owned = pod(Some("ReplicaSet"), "Running", false, &json!({}));
-        owned.metadata.owner_references.as_mut().unwrap()[0].controller = None;
+        let owner = json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "o", "uid": "u" });
+        let owned = json!({ "metadata": { "ownerReferences": [owner] }, "status": { "phase": "Running" } });
+        let owned: PodView = serde_json::from_value(owned).unwrap();
         assert_eq!(word(&judge(&owned, with(true, true, false), &DaemonSetState::Present)), "refuse");
     }
 }

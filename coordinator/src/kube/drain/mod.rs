@@ -3,6 +3,7 @@
 
 mod evict;
 mod filter;
+mod pod;
 mod report;
 
 #[cfg(test)]
@@ -15,7 +16,6 @@ use std::time::Duration;
 use futures::stream::{FuturesUnordered, StreamExt};
 use http::Request;
 use k8s_openapi::api::apps::v1::DaemonSet;
-use k8s_openapi::api::core::v1::Pod;
 use talos_proto::clock::Moment;
 use talos_proto::permit::{NoPermit, Permits};
 use tokio::sync::{Semaphore, watch};
@@ -25,7 +25,11 @@ use super::watch::{self as follow, Change, Follow, Query};
 use evict::{Eviction, delete, evict};
 
 pub use filter::{DaemonSetState, DrainOptions, Verdict, daemon_set_of, judge};
+pub use pod::PodView;
 pub use report::{BlockingBudget, DrainError, PodLeft, Refusal};
+
+/// Pods of a list held at once. A kubelet takes 110 unless told otherwise (its `maxPods`), and pods are large.
+const PAGE: u32 = 250;
 
 /// Evictions in flight at once.
 const CONCURRENT: usize = 8;
@@ -55,10 +59,8 @@ impl std::fmt::Display for PodRef {
 }
 
 impl PodRef {
-    fn of(pod: &Pod) -> Self {
-        let text = |value: &Option<String>| value.clone().unwrap_or_default();
-        let metadata = &pod.metadata;
-        Self { namespace: text(&metadata.namespace), name: text(&metadata.name), uid: text(&metadata.uid) }
+    fn of(pod: &PodView) -> Self {
+        Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
     }
 }
 
@@ -116,19 +118,24 @@ pub enum DrainProgress {
 /// # Errors
 /// [`DrainError::Refused`] or [`DrainError::Read`].
 pub async fn plan(servers: &ApiServers, node: &str, options: DrainOptions) -> Result<DrainPlan, DrainError> {
-    let (pods, _) = follow::list::<Pod>(servers, &pods_of(node)).await.map_err(|source| read(node, source))?;
+    let (pods, _) = follow::list::<PodView>(servers, &pods_of(node)).await.map_err(|source| read(node, source))?;
     sort(servers, node, options, &pods).await
 }
 
 fn pods_of(node: &str) -> Query {
-    Query::field("/api/v1/pods", format!("spec.nodeName={node}"))
+    Query::field("/api/v1/pods", format!("spec.nodeName={node}")).paged(PAGE)
 }
 
 fn read(node: &str, source: ReadError) -> DrainError {
     DrainError::Read { node: node.to_owned(), source }
 }
 
-async fn sort(servers: &ApiServers, node: &str, options: DrainOptions, pods: &[Pod]) -> Result<DrainPlan, DrainError> {
+async fn sort(
+    servers: &ApiServers,
+    node: &str,
+    options: DrainOptions,
+    pods: &[PodView],
+) -> Result<DrainPlan, DrainError> {
     let mut daemon_sets: BTreeMap<(String, String), DaemonSetState> = BTreeMap::new();
     let mut plan = DrainPlan::default();
     let mut refusals = Vec::new();
@@ -179,7 +186,7 @@ pub async fn drain(
 ) -> Result<Drained, DrainError> {
     let clock = servers.clock();
     let deadline = clock.now() + budget;
-    let mut pods = Follow::<Pod>::new(servers.clone(), pods_of(node));
+    let mut pods = Follow::<PodView>::new(servers.clone(), pods_of(node));
     let Ok(first) = clock.timeout(budget, pods.next()).await else {
         return Err(DrainError::TimedOut { node: node.to_owned(), left: Vec::new() });
     };
@@ -215,17 +222,16 @@ pub async fn drain(
     Ok(Drained { evicted: plan.evict.len(), kept: plan.keep.len() })
 }
 
-type Present = BTreeMap<String, Pod>;
+type Present = BTreeMap<String, PodView>;
 
-fn apply(present: &watch::Sender<Present>, change: Change<Pod>) {
-    let uid = |pod: &Pod| pod.metadata.uid.clone().unwrap_or_default();
+fn apply(present: &watch::Sender<Present>, change: Change<PodView>) {
     present.send_modify(|pods| match change {
-        Change::Listed(all) => *pods = all.into_iter().map(|pod| (uid(&pod), pod)).collect(),
+        Change::Listed(all) => *pods = all.into_iter().map(|pod| (pod.uid.clone(), pod)).collect(),
         Change::Applied(pod) => {
-            pods.insert(uid(&pod), pod);
+            pods.insert(pod.uid.clone(), pod);
         }
         Change::Deleted(pod) => {
-            pods.remove(&uid(&pod));
+            pods.remove(&pod.uid);
         }
     });
 }
@@ -267,8 +273,11 @@ impl Drain<'_> {
         let mut pause = FIRST_PAUSE;
         while !self.gone(pod) && !self.terminating(pod) {
             let eviction = {
-                let Some(object) = self.present.borrow().get(&pod.uid).cloned() else { break };
-                let _turn = self.servers.evictions().turn(&object).await;
+                let controller = match self.present.borrow().get(&pod.uid) {
+                    Some(pod) => pod.controller.as_ref().map(|owner| owner.uid.clone()),
+                    None => break,
+                };
+                let _turn = self.servers.evictions().turn(controller).await;
                 // The semaphore is never closed.
                 let _slot = self.slots.acquire().await;
                 if self.gone(pod) || self.terminating(pod) {
@@ -329,7 +338,7 @@ impl Drain<'_> {
     }
 
     fn terminating(&self, pod: &PodRef) -> bool {
-        self.present.borrow().get(&pod.uid).is_some_and(|pod| pod.metadata.deletion_timestamp.is_some())
+        self.present.borrow().get(&pod.uid).is_some_and(|pod| pod.terminating.is_some())
     }
 
     async fn until_gone(&self, pod: &PodRef) {
@@ -367,7 +376,7 @@ impl Drain<'_> {
     }
 
     /// Follows the node's pods through servers that come and go; ends only when they may not be watched.
-    async fn keep_looking(&self, pods: &mut Follow<Pod>) -> ReadError {
+    async fn keep_looking(&self, pods: &mut Follow<PodView>) -> ReadError {
         loop {
             match pods.next().await {
                 Ok(change) => apply(self.present, change),

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use http::Request;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use talos_proto::permit::NoPermit;
 
 use super::super::api_servers::{ApiServers, ReadError, WriteError};
-use super::{PodRef, Present, Waiting};
+use super::{PodRef, PodView, Present, Waiting};
 
 /// A pod that refuses the drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,7 +184,7 @@ fn why(pod: &PodRef, waiting: &Waiting, present: &Present) -> String {
     if let Some((_, message)) = &waiting.budget {
         return format!("is held: {message}");
     }
-    let terminating = present.get(&pod.uid).filter(|pod| pod.metadata.deletion_timestamp.is_some());
+    let terminating = present.get(&pod.uid).filter(|pod| pod.terminating.is_some());
     match (terminating, &waiting.reason) {
         (Some(pod), _) => stuck(pod),
         (None, Some(reason)) => format!("could not be evicted: {reason}"),
@@ -193,9 +192,9 @@ fn why(pod: &PodRef, waiting: &Waiting, present: &Present) -> String {
     }
 }
 
-fn stuck(pod: &Pod) -> String {
-    let finalizers = pod.metadata.finalizers.as_deref().unwrap_or_default();
-    let until = pod.metadata.deletion_timestamp.as_ref().map(|time| time.0.to_string()).unwrap_or_default();
+fn stuck(pod: &PodView) -> String {
+    let finalizers = &pod.finalizers;
+    let until = pod.terminating.map(|time| time.to_string()).unwrap_or_default();
     if finalizers.is_empty() {
         format!("is terminating (its grace ends or ended {until})")
     } else {

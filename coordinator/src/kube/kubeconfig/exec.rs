@@ -12,6 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use talos_proto::clock::short;
 
 use jiff::Timestamp;
 use kube::config::AuthInfo;
@@ -179,7 +180,7 @@ impl<'a> Plugin<'a> {
             // It may have ended just now.
             let _ = kill_process_group(group, Signal::KILL);
             let _ = clock.timeout(Duration::from_secs(2), work).await;
-            return Err(self.failed(&format!("was killed: no answer within {:?}", sources.plugin_limit), &said()));
+            return Err(self.failed(&format!("was killed: no answer within {}", short(sources.plugin_limit)), &said()));
         };
         let output = done.map_err(io::Error::from).flatten();
         let output = output.map_err(|error| self.failed(&format!("cannot be read: {error}"), &said()))?;

@@ -17,6 +17,9 @@ use super::writer::Writer;
 use crate::ci::{By, Ci, Judged};
 use crate::holder::{Holder, Life, life_of};
 
+/// Told of each renewal: the moment before its send, and why it did not renew, if it did not.
+pub type Renewals = Arc<dyn Fn(Moment, Option<String>) + Send + Sync>;
+
 /// How the lease is taken.
 #[derive(Clone)]
 pub struct LeaseOptions {
@@ -40,6 +43,8 @@ pub struct LeaseOptions {
     pub ci: Option<Arc<Ci>>,
     /// Told what is waited for.
     pub progress: Arc<dyn Fn(&LeaseProgress) + Send + Sync>,
+    /// Told of each renewal once the lease is held.
+    pub renewals: Renewals,
 }
 
 impl LeaseOptions {
@@ -56,6 +61,7 @@ impl LeaseOptions {
             expected: None,
             ci: None,
             progress: Arc::new(|_| {}),
+            renewals: Arc::new(|_, _| {}),
         }
     }
 }
@@ -191,7 +197,7 @@ pub async fn acquire(servers: &ApiServers, options: LeaseOptions) -> Result<Held
     shared.saw(Some(record));
     let shared = Arc::new(shared);
     let (commands, received) = mpsc::channel(1);
-    tokio::spawn(Writer::new(wire, Arc::clone(&shared), received).run(from));
+    tokio::spawn(Writer::new(wire, Arc::clone(&shared), received, options.renewals).run(from));
     Ok(HeldLease::new(shared, commands))
 }
 

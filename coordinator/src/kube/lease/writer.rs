@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use talos_proto::chain;
 use talos_proto::clock::Moment;
 use tokio::sync::mpsc;
 
 use super::super::api_servers::{ReadError, WriteError};
+use super::acquire::Renewals;
 use super::held::{LeaseState, Release, ReleaseError, Reply, Shared};
 use super::record::LeaseRecord;
 use super::wire::{RenewTime, Wire};
@@ -24,6 +26,8 @@ pub(super) struct Writer {
     commands: mpsc::Receiver<Reply>,
     /// Renewals whose reply was lost may have landed: what the record then says, and the moment before the send.
     sent: Vec<(RenewTime, Moment)>,
+    /// Told of each renewal.
+    told: Renewals,
 }
 
 /// What came of a renewal.
@@ -91,8 +95,8 @@ pub fn release_next(record: Option<&LeaseRecord>, ours: &str, wrote: bool) -> Re
 }
 
 impl Writer {
-    pub(super) fn new(wire: Wire, shared: Arc<Shared>, commands: mpsc::Receiver<Reply>) -> Self {
-        Self { wire, shared, commands, sent: Vec::new() }
+    pub(super) fn new(wire: Wire, shared: Arc<Shared>, commands: mpsc::Receiver<Reply>, told: Renewals) -> Self {
+        Self { wire, shared, commands, sent: Vec::new(), told }
     }
 
     /// Runs until the release, or until nobody holds the lease's handle any more. `acquired` is where the grid begins.
@@ -147,6 +151,18 @@ impl Writer {
 
     async fn renew(&mut self) -> Renewal {
         let from = self.shared.clock.now();
+        let (renewal, problem) = self.try_renewal(from).await;
+        let why = match &renewal {
+            Renewal::Renewed { .. } => None,
+            Renewal::NotNow => Some(problem.unwrap_or_default()),
+            Renewal::Lost { holder } => Some(format!("the lease is lost: held by {holder}")),
+        };
+        (self.told)(from, why);
+        renewal
+    }
+
+    /// What came of a renewal, and what was in its way.
+    async fn try_renewal(&mut self, from: Moment) -> (Renewal, Option<String>) {
         let time = self.wire.time();
         if self.sent.len() == REMEMBERED {
             self.sent.remove(0);
@@ -156,24 +172,24 @@ impl Writer {
         match self.wire.renew(&shared.uid, &shared.holder, shared.epoch, &time).await {
             Ok(record) => {
                 shared.saw(Some(record));
-                Renewal::Renewed { from }
+                (Renewal::Renewed { from }, None)
             }
             Err(WriteError::Refused(status)) if status.code == 404 => {
                 shared.saw(None);
-                Renewal::Lost { holder: "nobody".to_owned() }
+                (Renewal::Lost { holder: "nobody".to_owned() }, None)
             }
-            Err(WriteError::Refused(status)) if !matches!(status.code, 409 | 422) => {
-                tracing::debug!(code = status.code, message = status.message, "the lease was not renewed");
-                Renewal::NotNow
+            Err(error @ WriteError::Refused(_)) if !is_conflict(&error) => {
+                tracing::debug!(%error, "the lease was not renewed");
+                (Renewal::NotNow, Some(chain(&error)))
             }
             // A failed test does not say which it was, and a lost reply not whether it was applied: look.
             Err(error @ (WriteError::Refused(_) | WriteError::Ambiguous { .. })) => {
                 tracing::debug!(%error, "reading the lease after a renewal");
-                self.look().await
+                (self.look().await, Some(chain(&error)))
             }
             Err(error) => {
                 tracing::debug!(%error, "the lease was not renewed");
-                Renewal::NotNow
+                (Renewal::NotNow, Some(chain(&error)))
             }
         }
     }
@@ -240,6 +256,11 @@ impl Writer {
         });
         release
     }
+}
+
+/// Whether a test of the patch failed.
+fn is_conflict(error: &WriteError) -> bool {
+    matches!(error, WriteError::Refused(status) if matches!(status.code, 409 | 422))
 }
 
 /// Ends when the lease lapses, having said so; never while it is not held.

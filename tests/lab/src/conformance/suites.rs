@@ -69,20 +69,40 @@ pub(super) struct Suite {
 const ACCEPTANCE: &[&str] = &["-p", "coordinator", "--test", "acceptance"];
 const CONFORMANCE: &[&str] = &["-p", "coordinator", "--test", "conformance"];
 const LAB: &[&str] = &["-p", "lab", "--lib"];
-/// A test is called after what it proves: `l04_…`, or `o01_l14_…`.
-const LEASES_AND_FENCES: &[&str] = &[
-    "::l0", "::l1", "::l2", "::l3", "_l0", "_l1", "_l2", "_l3", "::f0", "::f1", "::f2", "_f0", "_f1", "_f2", "::o01",
+/// A test is called after what it proves: `l04_…`, or `o01_l14_…`; the rest by the module.
+const BEHAVIOURS: &[&str] = &[
+    "::l0",
+    "::l1",
+    "::l2",
+    "::l3",
+    "_l0",
+    "_l1",
+    "_l2",
+    "_l3",
+    "::f0",
+    "::f1",
+    "::f2",
+    "_f0",
+    "_f1",
+    "_f2",
     "drain::d",
+    "reboot::",
+    "reach::",
+    "endpoint::",
+    "churn::",
+    "gates::",
+    "managers::",
+    "hooks::",
 ];
 
 /// All of them.
 pub(super) const SUITES: &[Suite] = &[
     Suite {
         name: "behaviours",
-        of: "leases, fences, drains and the endpoint node last (L, F, D, O01)",
+        of: "leases, fences, drains, gates, reboots, the endpoint, churn and hooks (L, F, D, R, O, A, H)",
         on: &[
-            (Backend::Simulated, tests(ACCEPTANCE, LEASES_AND_FENCES, Needs::Nothing)),
-            (Backend::Real, tests(ACCEPTANCE, LEASES_AND_FENCES, Needs::Kubernetes(&[]))),
+            (Backend::Simulated, tests(ACCEPTANCE, BEHAVIOURS, Needs::Nothing)),
+            (Backend::Real, tests(ACCEPTANCE, BEHAVIOURS, Needs::Kubernetes(&[]))),
         ],
     },
     Suite {

@@ -81,7 +81,7 @@ async fn p05_a_plugin_that_hangs_is_killed_with_its_children_and_its_stderr_show
     let error = scene.load().await.err().unwrap();
     assert!(
         shown(&error).ends_with(
-            "plugins/hangs.sh was killed: no answer within 500ms; \
+            "plugins/hangs.sh was killed: no answer within 0.5s; \
              it says: open https://login.example.com in a browser"
         ),
         "{error}"
