@@ -1,7 +1,6 @@
 //! What a person at a terminal sees of a run: a real pseudo-terminal, and a screen that is drawn as a terminal draws it.
 
 use std::io::{Read as _, Write as _};
-use std::os::fd::OwnedFd;
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -33,8 +32,7 @@ impl Screen {
         tcsetwinsize(&master, Winsize { ws_row: 30, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 }).expect("a size");
         let name = ptsname(&master, Vec::new()).expect("a name");
         let open = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let side =
-            || -> Stdio { OwnedFd::from(rustix::fs::open(&name, open, Mode::empty()).expect("it opens")).into() };
+        let side = || -> Stdio { rustix::fs::open(&name, open, Mode::empty()).expect("it opens").into() };
         command.stdin(side()).stdout(side()).stderr(side()).env("TERM", "xterm-256color");
         let child = command.kill_on_drop(true).spawn().expect("the product starts");
         // The command keeps its ends of it; ours must be closed, or the end of its output is never seen.
