@@ -54,6 +54,10 @@ fleet: ## Roll a fleet of 3 control planes and 200 workers of three Talos versio
 test-page: ## Show the page of `run --report FILE.html` in a real Chromium: wide and narrow, light and dark, asking nobody
 	$(CARGO) test $(LOCKED) -p coordinator --test acceptance -- page:: --ignored --test-threads 1
 
+.PHONY: messages
+messages: ## Collect every message that the acceptance tests see into docs/messages.md, for a person to read
+	ci/messages.sh "$(CARGO)"
+
 demo: ## Roll a credential through a simulated cluster and show each step (KUBERNETES=real: with a real API server)
 	@$(CARGO) build $(LOCKED) --workspace --bins
 	@$(if $(filter real,$(KUBERNETES)),$(ASSETS)) $(TARGET_DIR)/debug/talos-ghcr-lab demo \

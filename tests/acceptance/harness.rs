@@ -1,5 +1,7 @@
 //! A lab in this process, the product in another.
 
+#[path = "messages.rs"]
+mod messages;
 #[path = "schemas.rs"]
 pub mod schemas;
 
@@ -299,11 +301,9 @@ impl Ended {
 
 impl From<Output> for Ended {
     fn from(output: Output) -> Self {
-        Self {
-            status: output.status,
-            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        messages::collect(&stderr, &stdout);
+        Self { status: output.status, stdout: stdout.into_owned(), stderr: stderr.into_owned() }
     }
 }
 
