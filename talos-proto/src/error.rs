@@ -170,7 +170,26 @@ fn innermost(error: &dyn Error) -> String {
         words = error.to_string();
         next = error.source();
     }
-    words
+    plain(&words)
+}
+
+/// Without what libraries say of themselves on the way to a cause, and without the number of a cause that has words.
+fn plain(words: &str) -> String {
+    const WRAPPERS: [&str; 7] = [
+        "ServiceError: ",
+        "client error (Connect): ",
+        "client error (SendRequest): ",
+        "tcp connect error: ",
+        "connection error: ",
+        "transport error: ",
+        "error trying to connect: ",
+    ];
+    let mut text = WRAPPERS.iter().fold(words.to_owned(), |text, wrapper| text.replace(wrapper, ""));
+    while let Some(begin) = text.find(" (os error ") {
+        let Some(length) = text[begin..].find(')') else { break };
+        text.replace_range(begin..=begin + length, "");
+    }
+    text
 }
 
 /// The whole chain of an error in one line, outermost first.
@@ -197,6 +216,14 @@ pub fn chain(error: &dyn Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_libraries_say_of_themselves_is_left_out() {
+        let words = "the API server 10.0.0.2:6443: ServiceError: client error (Connect): tcp connect error: Connection refused (os error 111)";
+        assert_eq!(plain(words), "the API server 10.0.0.2:6443: Connection refused");
+        assert_eq!(plain("a: client error (Connect)"), "a: client error (Connect)", "nothing else is known");
+        assert_eq!(plain("x (os error 2): y (os error 13)"), "x: y");
+    }
 
     /// The texts are those of talos-captures read.jsonl.
     #[test]

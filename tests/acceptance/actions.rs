@@ -60,9 +60,12 @@ async fn p03_in_actions_secrets_are_masked_first_and_outputs_and_a_summary_are_w
     assert_eq!(of("revision").map(str::len), Some(32));
     let summary = read(&bed.lab.dir().join("summary"));
     assert!(
-        summary.starts_with("### talos-ghcr run: done") && summary.contains("| worker-1 | rebooted |"),
+        summary.starts_with("### talos-ghcr run: done") && summary.contains("| worker-1 | rebooted | "),
         "{summary}"
     );
+    let away = summary.lines().find_map(|line| line.strip_prefix("| worker-1 | rebooted | "));
+    assert!(away.is_some_and(|away| away.ends_with("s |")), "how long it was away: {summary}");
+    assert!(summary.contains("| workers | ") && summary.contains("| lease | "), "how long each phase took: {summary}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

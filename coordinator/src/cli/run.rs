@@ -81,10 +81,11 @@ pub(super) async fn run(args: RunArgs) -> Exit {
         let left = ended.document.left.entry(String::new()).or_default();
         *left = if left.is_empty() { problem } else { format!("{left}; {problem}") };
     }
+    let facts = run_report::document(&trace, &servers.outages(), &ended);
     let document = ended.document;
     report::print(&machine_readable(&document, format).unwrap_or_else(|| summary(&document)));
     // The work is done: that its outputs are missing is a failure for the steps that read them.
-    match actions.map(|actions| actions.end(&document)) {
+    match actions.map(|actions| actions.end(&document, &facts)) {
         Some(Err(problem)) => {
             report::say(&format!("error: {problem}"));
             exit.worse(Exit::Failed)

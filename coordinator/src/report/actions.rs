@@ -11,6 +11,9 @@ use std::path::PathBuf;
 use agent::credential::Desired;
 use uuid::Uuid;
 
+use super::page::scale::length;
+use super::page::timeline::away;
+use super::run_report::ReportDocument;
 use crate::rollout::RunDocument;
 
 /// A run inside of a workflow.
@@ -52,7 +55,7 @@ impl Actions {
     ///
     /// # Errors
     /// A file that cannot be written, in words.
-    pub fn end(self, document: &RunDocument) -> Result<(), String> {
+    pub fn end(self, document: &RunDocument, report: &ReportDocument) -> Result<(), String> {
         super::say(&format!("::{}::", self.resume));
         super::say("::endgroup::");
         if let Some(text) = failure(document) {
@@ -67,7 +70,7 @@ impl Actions {
         };
         let outputs = outputs(document, &format!("ghadelimiter_{}", Uuid::new_v4()));
         append(self.output, "GITHUB_OUTPUT", outputs)?;
-        append(self.summary, "GITHUB_STEP_SUMMARY", summary(document))
+        append(self.summary, "GITHUB_STEP_SUMMARY", summary(document, report))
     }
 }
 
@@ -116,7 +119,7 @@ fn outputs(document: &RunDocument, delimiter: &str) -> String {
 }
 
 /// Markdown for the job's page.
-fn summary(document: &RunDocument) -> String {
+fn summary(document: &RunDocument, report: &ReportDocument) -> String {
     let mut text = format!("### talos-ghcr run: {}\n\n", cell(&document.result));
     let mut rows: Vec<(&str, String)> = Vec::new();
     rows.extend(document.rebooted.iter().map(|node| (node.as_str(), "rebooted".to_owned())));
@@ -125,18 +128,27 @@ fn summary(document: &RunDocument) -> String {
         document.left.iter().map(|(node, why)| (if node.is_empty() { "run" } else { node.as_str() }, why.clone())),
     );
     if !rows.is_empty() {
-        text.push_str("| node | |\n|---|---|\n");
+        text.push_str("| node | | away |\n|---|---|---|\n");
         for (node, what) in rows {
-            let _ = writeln!(text, "| {} | {} |", cell(node), cell(&what));
+            let steps: Vec<_> = report.steps.iter().filter(|step| step.node == node).collect();
+            let away = away(&steps).map_or_else(|| "-".to_owned(), length);
+            let _ = writeln!(text, "| {} | {} | {away} |", cell(node), cell(&what));
+        }
+        text.push('\n');
+    }
+    if !report.phases.is_empty() {
+        text.push_str("| phase | took |\n|---|---|\n");
+        for phase in &report.phases {
+            let _ = writeln!(text, "| {} | {} |", phase.phase, length(phase.seconds));
         }
         text.push('\n');
     }
     let requests = document.requests;
     let _ = writeln!(
         text,
-        "exit code {}, {:.1} s, {} Talos calls, {} Kubernetes requests{}\n",
+        "exit code {}, {}, {} Talos calls, {} Kubernetes requests{}\n",
         document.exit_code,
-        document.seconds,
+        length(document.seconds),
         requests.talos,
         requests.kubernetes,
         document.revision.as_ref().map(|revision| format!(", revision `{revision}`")).unwrap_or_default(),
@@ -168,7 +180,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::exit::Exit;
+    use crate::report::run_report::broken_off;
     use crate::rollout::Requests;
+    use crate::trace::Trace;
+    use talos_proto::clock::Clock;
 
     fn document(left: &[(&str, &str)], exit_code: u8) -> RunDocument {
         RunDocument {
@@ -206,7 +222,8 @@ mod tests {
 
     #[test]
     fn p03_what_others_say_is_no_markup_in_the_summary() {
-        let text = summary(&document(&[("a", "<img src=x>|\n# head `code`")], 1));
+        let run = document(&[("a", "<img src=x>|\n# head `code`")], 1);
+        let text = summary(&run, &broken_off(&Trace::new(Clock::system()), &[], Exit::Failed));
         assert!(text.contains(r"| a | &lt;img src=x&gt;\|"), "{text}");
         assert_eq!(text.lines().filter(|line| line.starts_with('#')).count(), 1, "{text}");
     }

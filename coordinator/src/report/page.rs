@@ -5,9 +5,9 @@ use self::scale::{Scale, after, length};
 use super::run_report::ReportDocument;
 
 mod html;
-mod scale;
+pub mod scale;
 mod tables;
-mod timeline;
+pub mod timeline;
 
 const STYLE: &str = include_str!("page/style.css");
 

@@ -101,15 +101,12 @@ impl ApiServers {
     }
 }
 
-/// What the layers say about themselves is left out.
 fn words(error: kube::Error) -> String {
-    let words = match connection::classify(error) {
+    match connection::classify(error) {
         connection::Failure::Answer(status) => format!("it answered {}: {}", status.code, status.message),
         connection::Failure::NotSent(reason)
         | connection::Failure::Broken(reason)
         | connection::Failure::Untrusted(reason) => reason,
         connection::Failure::Local(error) => talos_proto::chain(&error),
-    };
-    let bare = words.strip_prefix("ServiceError: ").unwrap_or(&words);
-    bare.strip_prefix("client error (Connect): ").unwrap_or(bare).to_owned()
+    }
 }

@@ -351,8 +351,9 @@ pub fn node_at<'a>(report: &'a ReportDocument, server: &str) -> Option<&'a str> 
     report.nodes.iter().find(|node| node.address.as_deref() == Some(host)).map(|node| node.name.as_str())
 }
 
-/// How long a node was cordoned, or its CRI not healthy.
-fn away(steps: &[&StepRow]) -> Option<f64> {
+/// How long a node was cordoned, or its CRI not healthy, in seconds; of its steps, in their order.
+#[must_use]
+pub fn away(steps: &[&StepRow]) -> Option<f64> {
     let disturbs =
         |step: &&&StepRow| matches!(kind(step.step).0, Kind::Cordon | Kind::Drain | Kind::Reboot | Kind::Ready);
     let ends = |step: &StepRow| step.span.offset_seconds + step.span.seconds;
