@@ -22,7 +22,7 @@ REQUIRE ?=
 LOCKED := --locked
 
 .DEFAULT_GOAL := help
-.PHONY: help build lint fmt test crash fleet demo deny conformance
+.PHONY: help build lint fmt test crash fleet test-page demo deny conformance
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,10 @@ crash: ## Kill, cut off or stop a run at every one of its mutating requests, and
 
 fleet: ## Roll a fleet of 3 control planes and 200 workers of three Talos versions, and print what each node costs
 	$(CARGO) test $(LOCKED) -p coordinator --test acceptance -- a_roll_of_two_hundred_workers --ignored --nocapture
+
+# CHROMIUM=/path/to/it names another than the one on the path. The pages and their pictures are left in target/tmp/page.
+test-page: ## Show the page of `run --report FILE.html` in a real Chromium: wide and narrow, light and dark, asking nobody
+	$(CARGO) test $(LOCKED) -p coordinator --test acceptance -- page:: --ignored --test-threads 1
 
 demo: ## Roll a credential through a simulated cluster and show each step (KUBERNETES=real: with a real API server)
 	@$(CARGO) build $(LOCKED) --workspace --bins

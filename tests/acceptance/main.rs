@@ -27,6 +27,7 @@ mod lease;
 mod live;
 mod look;
 mod managers;
+mod page;
 mod people;
 mod pulls;
 mod rbac;

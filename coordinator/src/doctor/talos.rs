@@ -57,19 +57,20 @@ fn roles(identity: &Identity, context: &Context, now: Timestamp) -> Vec<Check> {
     let roles: Vec<_> = identity.roles.iter().map(String::as_str).collect();
     let roles = if roles.is_empty() { "no role".to_owned() } else { roles.join(", ") };
     let (health, until) = validity(Some(identity.not_before), identity.not_after, now);
-    let renew = |roles: &str| {
-        let file = quoted(&context.file.display().to_string());
-        format!("talosctl --talosconfig {file} config new --roles {roles} NEW_FILE")
-    };
+    let renew = |file: &str| format!("talosctl --talosconfig {file} config new --roles {ADMIN} NEW_FILE");
     if identity.has_role(ADMIN) {
         let check = Check::new(NAME, health, format!("{roles}, {until}"));
-        return vec![if health == Health::Ok { check } else { check.next(renew(ADMIN)) }];
+        let own = format!("{} --context {}", quoted(&context.file.display().to_string()), quoted(&context.name));
+        return vec![if health == Health::Ok { check } else { check.next(renew(&own)) }];
     }
     let may = if identity.has_role(OPERATOR) { "may reboot and pull, but" } else { "may only look, and" };
     let words = format!(
         "{roles}, {until}: {may} not see whether the credential is configured nor write a machine config; run needs {ADMIN}"
     );
-    vec![Check::fault(NAME, words).next(format!("give a talosconfig of an administrator; as one: {}", renew(ADMIN)))]
+    vec![
+        Check::fault(NAME, words)
+            .next(format!("give a talosconfig of an administrator, who makes one so: {}", renew("OWN_FILE"))),
+    ]
 }
 
 fn authority(identity: &Identity, now: Timestamp) -> Check {

@@ -41,6 +41,14 @@ fn minute(at: &str) -> String {
     format!("{} UTC", at.get(..16).unwrap_or(at).replace('T', " "))
 }
 
+/// `2026-11-30 08:00:00 to 08:03:20 UTC`.
+fn from_to(from: &str, to: &str) -> String {
+    let [from, to] = [from, to].map(|at| at.get(..19).unwrap_or(at).replace('T', " "));
+    let same_day = from.get(..11).filter(|day| to.starts_with(day));
+    let to = same_day.map_or(to.as_str(), |day| &to[day.len()..]);
+    format!("{from} to {to} UTC")
+}
+
 fn state(exit_code: u8) -> (&'static str, &'static str) {
     match exit_code {
         0 => ("ok", "Success"),
@@ -52,8 +60,8 @@ fn state(exit_code: u8) -> (&'static str, &'static str) {
 fn summary(html: &mut Html, report: &ReportDocument) {
     let (class, says) = state(report.exit_code);
     html.raw("<header><span class=\"state ").raw(class).raw("\">").raw(says).raw("</span><h1>talos-ghcr run: ");
-    html.text(&report.result).raw("</h1><p class=\"when\">").text(&minute(&report.started)).raw(" to ");
-    html.text(&minute(&report.ended)).raw("</p><dl class=\"facts\">");
+    html.text(&report.result).raw("</h1><p class=\"when\">").text(&from_to(&report.started, &report.ended));
+    html.raw("</p><dl class=\"facts\">");
     fact(html, "Exit code", &report.exit_code.to_string(), "");
     fact(html, "Took", &length(report.seconds), "");
     if let Some(run) = &report.run {
@@ -69,7 +77,8 @@ fn summary(html: &mut Html, report: &ReportDocument) {
             &format!("{} Talos, {} Kubernetes", run.requests.talos, run.requests.kubernetes),
         );
         let revision = run.revision.as_deref().map(|revision| revision.get(..16).unwrap_or(revision));
-        fact(html, "Revision", revision.unwrap_or("not known"), "");
+        html.raw("<div>").element("dt", "Revision").raw("<dd>").element("code", revision.unwrap_or("not known"));
+        html.raw("</dd></div>");
     }
     html.raw("</dl>");
     if let Some(words) = report.run.as_ref().and_then(|run| run.left_out.words()) {

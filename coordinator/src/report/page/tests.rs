@@ -117,6 +117,11 @@ fn a_step_stands_where_its_time_is() {
     assert!(page.contains("<small>away 1m06s</small>"));
     assert!(page.contains("1 more node needed no step."));
     assert!(page.contains("<b>+30s</b><br>08:00:30"));
+    assert!(page.contains(">2026-11-30 08:00:00 to 08:03:20 UTC<"));
+    assert_eq!(
+        from_to("2026-11-30T23:59:59.5Z", "2026-12-01T00:01:00.1Z"),
+        "2026-11-30 23:59:59 to 2026-12-01 00:01:00 UTC"
+    );
 }
 
 #[test]

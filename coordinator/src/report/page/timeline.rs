@@ -11,6 +11,8 @@ use crate::trace::{Outcome, Phase};
 
 /// With more nodes a scale that fits shows no single step any more: a wide one can be chosen.
 const MANY: usize = 12;
+/// With so many the rows are low.
+const CROWD: usize = 40;
 /// Pixels of the wide scale for each node.
 const FOR_EACH: usize = 48;
 /// Pixels that the axis has at least; a bar that has room for its name then carries it.
@@ -93,7 +95,9 @@ pub fn outcome(outcome: Outcome) -> &'static str {
 pub fn section(report: &ReportDocument) -> Html {
     let mut html = Html::default();
     let rows = by_node(&report.steps);
-    html.raw("<section class=\"timeline\" aria-labelledby=\"timeline\" style=\"--wide:");
+    html.raw("<section class=\"timeline")
+        .raw(if rows.len() > CROWD { " crowd" } else { "" })
+        .raw("\" aria-labelledby=\"timeline\" style=\"--wide:");
     let wide = u32::try_from(rows.len() * FOR_EACH).unwrap_or(u32::MAX).clamp(1000, 20_000);
     html.number(wide).raw("px\"><h2 id=\"timeline\">Timeline</h2>");
     if rows.len() > MANY {
@@ -108,8 +112,9 @@ pub fn section(report: &ReportDocument) -> Html {
     axis.ticks(&mut html);
     html.raw("</th></tr></thead><tbody>");
     axis.run(&mut html, &report.phases);
+    let domain = common_domain(rows.iter().map(|(node, _)| *node));
     for (node, steps) in &rows {
-        axis.node(&mut html, node, steps);
+        axis.node(&mut html, (node, domain), steps);
     }
     html.raw("</tbody><tfoot>");
     axis.lease(&mut html, report);
@@ -126,6 +131,15 @@ pub fn section(report: &ReportDocument) -> Html {
     }
     html.raw("</section>");
     html
+}
+
+/// The domain that all names end with, dot included: where there is little room it only hides what tells them apart.
+fn common_domain<'a>(mut names: impl Iterator<Item = &'a str>) -> &'a str {
+    let domain = |name: &'a str| name.find('.').map_or("", |dot| &name[dot..]);
+    let Some(first) = names.next() else { return "" };
+    let (first, mut others) = (domain(first), 0);
+    let all = names.inspect(|_| others += 1).all(|name| domain(name) == first);
+    if all && others > 0 { first } else { "" }
 }
 
 /// The steps by node, the node that was begun first at first.
@@ -192,13 +206,23 @@ impl Axis {
 
     /// Opens a row and its track; `says` is what is drawn, in words.
     fn open(&self, html: &mut Html, name: &str, below: &str, says: &str) {
-        html.raw("<tr><th scope=\"row\" title=\"").text(name).raw("\"><span class=\"name\">").text(name).raw("</span>");
+        self.open_as(html, (name, ""), below, says);
+    }
+
+    /// The same for a name that is shown without an end of it.
+    fn open_as(&self, html: &mut Html, (name, end): (&str, &str), below: &str, says: &str) {
+        let shown = name.strip_suffix(end).unwrap_or(name);
+        html.raw("<tr><th scope=\"row\" title=\"")
+            .text(name)
+            .raw("\"><span class=\"name\">")
+            .text(shown)
+            .raw("</span>");
         if !below.is_empty() {
             html.raw("<small>").text(below).raw("</small>");
         }
         let tick = self.scale.bar(self.scale.tick(), 0.0).left;
         html.raw("</th><td><div class=\"track\" role=\"img\" style=\"--tick:").number(tick);
-        html.raw("%\" aria-label=\"").text(says).raw("\">");
+        html.raw("%\" aria-label=\"").text(if says.is_empty() { "nothing" } else { says }).raw("\">");
     }
 
     fn close(html: &mut Html) {
@@ -229,13 +253,13 @@ impl Axis {
         Self::close(html);
     }
 
-    fn node(&self, html: &mut Html, node: &str, steps: &[&StepRow]) {
+    fn node(&self, html: &mut Html, named: (&str, &str), steps: &[&StepRow]) {
         let says = steps.iter().map(|step| {
             let ended = if step.outcome == Outcome::Done { "" } else { outcome(step.outcome) };
             format!("{} {} {ended}", name(step.step), length(step.span.seconds)).trim_end().to_owned()
         });
         let says = says.collect::<Vec<_>>().join(", ");
-        self.open(html, node, &away(steps).map(|away| format!("away {}", length(away))).unwrap_or_default(), &says);
+        self.open_as(html, named, &away(steps).map(|away| format!("away {}", length(away))).unwrap_or_default(), &says);
         for step in steps {
             let (kind, name) = kind(step.step);
             let mut says = format!("{name}: {}", outcome(step.outcome));
@@ -343,4 +367,45 @@ fn away(steps: &[&StepRow]) -> Option<f64> {
 fn round(seconds: f64) -> String {
     let span = SignedDuration::try_from_secs_f64(seconds).unwrap_or_default();
     format!("{span:#}").replace(' ', "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_is_left_out_where_all_names_have_it() {
+        let common = |names: &[&'static str]| common_domain(names.iter().copied());
+        assert_eq!(common(&["a.example.com", "b.example.com"]), ".example.com");
+        for none in
+            [&["a.example.com", "b.example.org"][..], &["a.example.com", "b"], &["a", "b"], &["a.example.com"], &[]]
+        {
+            assert_eq!(common(none), "", "{none:?}");
+        }
+    }
+
+    #[test]
+    fn a_step_of_every_name_is_drawn() {
+        use agent::step::Step;
+        let steps = [
+            Step::Stage,
+            Step::AwaitRollback,
+            Step::RecordStaged,
+            Step::CheckPull,
+            Step::AwaitAdopted,
+            Step::Claim,
+            Step::Drain,
+            Step::Reboot,
+            Step::AwaitBoot,
+            Step::AwaitReady,
+            Step::Release,
+            Step::WriteProof,
+        ];
+        for step in steps {
+            assert_ne!(kind(step.name()).0, Kind::Waiting, "{step}");
+        }
+        for task in [crate::decide::Task::Adopt, crate::decide::Task::Canary] {
+            assert_ne!(kind(task.name()).0, Kind::Waiting, "{task:?}");
+        }
+    }
 }
