@@ -2,7 +2,7 @@
 //! performs, assuming that each step succeeds.
 
 use agent::claims::{Answer, Claims, Judgement, Pull, Verdict};
-use agent::record::{Entry, PullRecord, Record};
+use agent::record::{Entry, PullRecord, Record, RecordState};
 use agent::step::{FenceSeen, Memory, Step, next_step};
 use jiff::Timestamp;
 use schemars::JsonSchema;
@@ -17,6 +17,7 @@ use crate::order::{rank, turns};
 use crate::settings::Settings;
 
 pub mod drains;
+pub mod needs;
 
 /// Version of the JSON shapes of this tool's documents.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -45,6 +46,13 @@ pub struct PlanDocument {
     pub nodes: Vec<NodeRow>,
     /// What is not about one node.
     pub warnings: Vec<String>,
+    /// What a run would need and not get; only in a plan, and looked at when there is something to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub needs: Option<Vec<String>>,
+    /// Whether the gates are open now, for the first worker and the first control plane of those that are disrupted; only in
+    /// a plan, and looked at when there is something to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gates: Option<Vec<needs::GateRow>>,
     /// Whether `--check-command` finds something to do; absent when none was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check_finds_work: Option<bool>,
@@ -201,6 +209,8 @@ pub fn document(kind: &'static str, inventory: &Inventory, settings: &Settings) 
         left_out: LeftOut::of(snapshot),
         nodes,
         warnings: snapshot.warnings.iter().cloned().collect(),
+        needs: None,
+        gates: None,
         check_finds_work: None,
     }
 }
@@ -261,7 +271,15 @@ fn reason(node: &FleetNode, verdict: &Verdict) -> String {
     let claims = &judgement.claims;
     match verdict {
         Verdict::Drifted if judgement.own_try => "a TRY of a dead run is in flight, Talos rolls it back".into(),
-        Verdict::Drifted => claims.configured.evidence.clone(),
+        Verdict::Drifted => {
+            let proof = judgement
+                .record
+                .as_ref()
+                .filter(|record| record.state == RecordState::Proved && Some(record.revision) == judgement.revision);
+            // Another source of machine configs has undone what was proved: it will do so again.
+            let undone = proof.map(|record| format!("; changed back since the proof of {}", record.at));
+            claims.configured.evidence.clone() + &undone.unwrap_or_default()
+        }
         Verdict::Stale => claims.loaded.evidence.clone(),
         Verdict::Unproved | Verdict::Current => claims.proof.evidence.clone(),
         _ => String::new(),

@@ -1,5 +1,6 @@
 //! What the flags say, checked and with their units.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use agent::credential::RegistryHost;
 
 use crate::commands::Kubectl;
 use crate::decide::FleetPolicy;
+use crate::gates::GateRules;
 use crate::hooks::Hooks;
 use crate::kube::api_servers::KubeServer;
 use crate::kube::drain::DrainOptions;
@@ -128,6 +130,16 @@ impl Settings {
     #[must_use]
     pub fn leases(&self) -> LeaseNames<'_> {
         LeaseNames { ours: &self.lease, script: self.legacy_lease.as_ref().unwrap_or(&self.lease) }
+    }
+
+    /// The gates' rules, before anything is disrupted.
+    #[must_use]
+    pub fn gate_rules(&self) -> GateRules {
+        GateRules {
+            max_unavailable: self.fleet.max_unavailable,
+            allow_outage: self.allow_control_plane_outage,
+            restarting: BTreeSet::new(),
+        }
     }
 
     /// Whether the node of that name is left alone.

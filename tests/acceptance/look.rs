@@ -40,7 +40,10 @@ async fn n02_a_record_is_not_believed_when_the_config_differs() {
     assert_eq!(bed.truth_of("worker-1").record.expect("the record stays")["state"], "proved");
     let drifted = bed.verified(Held::Old, "worker-1", "/verdict", "Drifted").await;
     assert_eq!(drifted["claims"]["configured"]["answer"], "false");
-    assert!(drifted["reason"].as_str().unwrap().starts_with("another credential for"), "{drifted:#}");
+    let reason = drifted["reason"].as_str().unwrap();
+    assert!(reason.starts_with("another credential for"), "{drifted:#}");
+    // Somebody undid it, and may do so again: when it was proved last tells who.
+    assert!(reason.contains("; changed back since the proof of 20"), "{drifted:#}");
     let verified = bed.product_with_old("verify", &["-o", "json"]).await.expect(2).json();
     assert_eq!(row(&verified, "worker-2")["verdict"], "Current");
     let plan = bed.product_with_old("plan", &["-o", "json"]).await.expect(0).json();

@@ -27,6 +27,7 @@ mod lease;
 mod live;
 mod look;
 mod managers;
+mod needs;
 mod page;
 mod people;
 mod pulls;

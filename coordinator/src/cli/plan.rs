@@ -8,7 +8,7 @@ use super::{fail, fail_warned};
 use crate::exit::Exit;
 use crate::hooks;
 use crate::inventory::Known;
-use crate::plan::{document, drains};
+use crate::plan::{document, drains, needs};
 use crate::report::{Format, machine_readable, print, table};
 
 pub(super) async fn plan(args: PlanArgs) -> Exit {
@@ -30,6 +30,7 @@ pub(super) async fn plan(args: PlanArgs) -> Exit {
         Some(Err(error)) => return fail(Exit::Failed, &error),
     };
     drains::look(&context.servers, context.settings.drain, &mut document).await;
+    needs::look(&context, &inventory.snapshot, &clock, &mut document).await;
     let text = machine_readable(&document, format).unwrap_or_else(|| table::plan(&document, format == Format::Wide));
     print(&text);
     let differs = document.nodes.iter().any(|node| !node.steps.is_empty())

@@ -51,6 +51,16 @@ pub fn needed(namespace: &str, lease: &str, disable_eviction: bool) -> Vec<Permi
     ]
 }
 
+/// Where these rights come from, in words.
+#[must_use]
+pub fn granted_by(disable_eviction: bool) -> &'static str {
+    if disable_eviction {
+        "deploy/rbac/clusterrole.yaml grants all but the deletion of pods, which --disable-eviction needs"
+    } else {
+        "deploy/rbac/clusterrole.yaml grants it"
+    }
+}
+
 /// Which of `permissions` the user does not have.
 ///
 /// # Errors

@@ -28,8 +28,9 @@ pub fn text(document: &DoctorDocument, registry_only: bool, columns: usize) -> S
     let room = columns.saturating_sub(indent).max(NARROWEST);
     let mut text = String::new();
     let mut row = |name: &str, result: &str, detail: &str| {
-        let line =
-            format!("{name:name_width$}   {}   {detail}", styled(style::of("RESULT", result), &format!("{result:7}")));
+        let style = style::of("RESULT", result);
+        let gap = 3 + "warning".len().saturating_sub(result.len());
+        let line = format!("{name:name_width$}   {}{:gap$}{detail}", styled(style, result), "");
         let _ = writeln!(text, "{}", line.trim_end());
     };
     row("CHECK", "RESULT", "DETAIL");
@@ -96,6 +97,8 @@ fn wrapped(text: &str, room: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use anstream::adapter::strip_str;
+
     use super::*;
 
     fn check(name: &'static str, health: Health, detail: &str, next: Option<&str>) -> Check {
@@ -110,8 +113,7 @@ mod tests {
             check("rights", Health::Fault, "not allowed: list pods, watch pods, create pods/eviction", Some(command)),
             check("lease", Health::Warning, "held by evil\u{1b}[2J", None),
         ]);
-        // The words of the column RESULT are coloured, which takes no room.
-        let shown = anstream::adapter::strip_str(&text(&document, false, 64)).to_string();
+        let shown = strip_str(&text(&document, false, 64)).to_string();
         let expected = format!(
             "CHECK        RESULT    DETAIL
 kubeconfig   ok        /home/a/.kube/config: context lab

@@ -1,10 +1,12 @@
 //! The plan and the verification as tables.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use agent::claims::{Answer, Claims};
 use anstyle::Style;
 
+use super::progress::short;
 use super::style::{self, styled};
 use crate::plan::{NodeRow, PlanDocument};
 
@@ -67,6 +69,19 @@ pub fn plan(document: &PlanDocument, wide: bool) -> String {
         if let Some(unknown) = &drain.unknown {
             let _ = writeln!(text, "Whether {} can be drained is not known: {unknown}", node.name);
         }
+    }
+    for gate in document.gates.iter().flatten() {
+        match &gate.closed {
+            None => drop(writeln!(text, "Gates of {}: open now", gate.node)),
+            Some(closed) => {
+                let wait = Duration::try_from_secs_f64(document.budgets.gate_seconds).unwrap_or_default();
+                let _ =
+                    writeln!(text, "Gates of {}: closed now, a run waits up to {}: {closed}", gate.node, short(wait));
+            }
+        }
+    }
+    for need in document.needs.iter().flatten() {
+        let _ = writeln!(text, "Missing for a run: {need}");
     }
     let _ = writeln!(text, "{}", summary(document));
     if let Some(words) = document.left_out.words() {

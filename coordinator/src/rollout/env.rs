@@ -87,12 +87,8 @@ impl Env {
     /// The gates' rules.
     #[must_use]
     pub fn rules(&self) -> GateRules {
-        let settings = &self.context.settings;
-        GateRules {
-            max_unavailable: settings.fleet.max_unavailable,
-            allow_outage: settings.allow_control_plane_outage,
-            restarting: self.restarting.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-        }
+        let restarting = self.restarting.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        GateRules { restarting, ..self.context.settings.gate_rules() }
     }
 
     /// An event about a node.

@@ -369,11 +369,7 @@ impl Rollout {
                 let reason = format!(
                     "the kubeconfig's user may not: {}; nothing was changed ({})",
                     list.join(", "),
-                    if deletes {
-                        "deploy/rbac/clusterrole.yaml grants all but the deletion of pods, which --disable-eviction needs"
-                    } else {
-                        "deploy/rbac/clusterrole.yaml grants it"
-                    }
+                    access::granted_by(deletes)
                 );
                 self.fail(Exit::Failed, "", reason);
                 false

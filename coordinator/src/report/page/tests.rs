@@ -110,10 +110,10 @@ fn whatever_a_node_a_server_or_a_command_says_is_text() {
 fn a_step_stands_where_its_time_is() {
     let page = text(&report(vec![step("w1", "Drain", 50.0, 20.0), step("w1", "AwaitBoot", 70.0, 46.5)]));
     assert!(page.contains(
-        "<i class=\"drain\" style=\"left:25%;width:10%\" title=\"drain: done, 20.0s from +50.0s (08:00:50 UTC)\">"
+        "<i class=\"drain\" style=\"left:25%;width:10%\" title=\"drain: done, 20s from +50s (08:00:50 UTC)\">"
     ));
     assert!(page.contains("<i class=\"reboot\" style=\"left:35%;width:23.25%\""), "{page}");
-    assert!(page.contains("aria-label=\"drain 20.0s, reboot 46.5s\""), "the same in words");
+    assert!(page.contains("aria-label=\"drain 20s, reboot 46.5s\""), "the same in words");
     assert!(page.contains("<small>away 1m06s</small>"));
     assert!(page.contains("1 more node needed no step."));
     assert!(page.contains("<b>+30s</b><br>08:00:30"));
@@ -158,7 +158,7 @@ fn an_outage_is_told_by_the_node_and_the_lease_by_its_renewals() {
     for name in ["API of w2", "API server", "no API server"] {
         assert!(page.contains(&format!("<span class=\"name\">{name}</span>")), "{name}");
     }
-    assert!(page.contains("API server of w2 (10.0.0.2:6443)") && page.contains("50.0s, not seen back"));
+    assert!(page.contains("API server of w2 (10.0.0.2:6443)") && page.contains("50s, not seen back"));
     assert!(
         page.contains("<i class=\"held\" style=\"left:10%;width:90%\""),
         "held until the end, for it was not released"
