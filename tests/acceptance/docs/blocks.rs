@@ -107,8 +107,8 @@ struct Said {
     stderr: String,
 }
 
-/// What a document shows as printed is what was printed, by the commands before it: the headers of tables, the labels of
-/// paragraphs, and the words of events, whatever their numbers are.
+/// What a document shows as printed is what was printed, by the commands before it: the headers of tables, the steps of
+/// plans, the labels of paragraphs, and the words of events, whatever their numbers are.
 fn samples_are_fresh(document: &str, said: &[Said]) {
     let all = documents();
     let text = &all.iter().find(|found| found.path == document).expect("it was just read").text;
@@ -116,16 +116,39 @@ fn samples_are_fresh(document: &str, said: &[Said]) {
     for sample in blocks.iter().filter(|block| block.language == "text") {
         let before = blocks.iter().rfind(|block| block.language == "sh" && block.line < sample.line);
         let Some(said) = before.and_then(|block| said.iter().find(|said| said.line == block.line)) else { continue };
-        let compared = sample.text.lines().filter_map(|line| [header, label, event].iter().find_map(|of| of(line)));
+        let compared = sample.text.lines().filter_map(told);
         let mut any = false;
         for shown in compared {
             let mut printed = said.stdout.lines().chain(said.stderr.lines());
-            let found = printed.any(|line| [header, label, event].iter().any(|of| of(line).as_ref() == Some(&shown)));
+            let found = printed.any(|line| told(line).as_ref() == Some(&shown));
             assert!(found, "{document}:{}: nobody prints {shown:?}:\n{}\n{}", sample.line, said.stdout, said.stderr);
             any = true;
         }
         assert!(any, "{document}:{}: nothing of this can be compared", sample.line);
     }
+}
+
+/// What of a line is the same whenever it is printed.
+fn told(line: &str) -> Option<String> {
+    [header, chain, finding, gates, label, event].iter().find_map(|of| of(line))
+}
+
+/// `stage > pull > cordon`: the steps in a row of a plan.
+fn chain(line: &str) -> Option<String> {
+    line.split("  ").find(|cell| cell.contains(" > ")).map(|cell| cell.trim().to_owned())
+}
+
+/// `registry  ok  …`: a row of `doctor`.
+fn finding(line: &str) -> Option<String> {
+    let mut cells = line.split("  ").map(str::trim).filter(|cell| !cell.is_empty());
+    let (name, result) = (cells.next()?, cells.next()?);
+    matches!(result, "ok" | "warning" | "fault").then(|| format!("{name}: {result}"))
+}
+
+/// `Gates of worker-1: open now`: which node it is may differ.
+fn gates(line: &str) -> Option<String> {
+    let (_, state) = line.strip_prefix("Gates of ")?.split_once(": ")?;
+    Some(format!("gates: {state}"))
 }
 
 /// At least two words, all in capitals: the header of a table.
