@@ -16,8 +16,9 @@ const SECRET: [&str; 6] = [
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let definitions = ["cri", "cri_v1_11", "enums", "etcd", "files", "k8s", "network", "runtime", "v1alpha1"]
-        .map(|name| format!("definitions/{name}.proto"));
+    let definitions =
+        ["cluster", "cri", "cri_v1_11", "enums", "etcd", "files", "k8s", "network", "runtime", "v1alpha1"]
+            .map(|name| format!("definitions/{name}.proto"));
     let files = ["machine.proto", "image.proto", "cosi.proto", "resource_config.proto"]
         .map(String::from)
         .into_iter()

@@ -465,7 +465,9 @@ pub fn process_from_events(service: &ServiceInfo) -> (Look<CriProcess>, Option<T
 }
 
 /// Go's netip.Addr binary form: 4 or 16 bytes, an IPv6 zone as text behind (Talos `pkg/machinery/proto/proto.go`).
-fn address(bytes: &[u8]) -> Option<IpAddr> {
+/// An address as Talos sends it, 4 or 16 bytes; `None` when it is neither.
+#[must_use]
+pub fn address(bytes: &[u8]) -> Option<IpAddr> {
     if let Ok(four) = <[u8; 4]>::try_from(bytes) {
         return Some(IpAddr::from(four));
     }

@@ -28,7 +28,7 @@ use crate::kube::nodes::{self, NodeView};
 use crate::settings::{LeaseName, LeaseNames, Settings};
 
 /// Nodes that are asked at once.
-const AT_ONCE: usize = 16;
+pub const AT_ONCE: usize = 16;
 /// Connections at once to a server whose certificate is looked at.
 const MOST_CONNECTIONS: usize = 5;
 
@@ -69,6 +69,14 @@ pub enum InventoryError {
     #[error("none of the {nodes} Kubernetes Nodes could be joined with a Talos node: {first}")]
     NothingJoined {
         /// How many Nodes there are.
+        nodes: usize,
+        /// The first node's reason.
+        first: String,
+    },
+    /// Without a kubeconfig: no node that Talos or the talosconfig names has answered.
+    #[error("none of the {nodes} nodes that Talos and the talosconfig name has answered: {first}")]
+    NobodyAnswered {
+        /// How many they name.
         nodes: usize,
         /// The first node's reason.
         first: String,
@@ -168,7 +176,8 @@ impl Context {
         })?;
         // Once the roll is under way, a node that is gone is weather.
         if known.holder.is_none() {
-            self.check_names(&nodes)?;
+            let names: Vec<_> = nodes.iter().map(|node| node.name.as_str()).collect();
+            check_names(settings, &names)?;
         }
         let mut fleet: Vec<FleetNode> = futures::stream::iter(nodes)
             .map(|node| self.look_at(node, known))
@@ -313,41 +322,49 @@ impl Context {
         }
     }
 
-    fn check_names(&self, nodes: &[NodeView]) -> Result<(), InventoryError> {
-        let known = || nodes.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
-        // An excluded node that is gone is what its operator wanted; a selected one that is gone is a mistake.
-        let modes = self.settings.reboot_modes.names().cloned().collect();
-        let settings = &self.settings;
-        for (flag, names) in
-            [("nodes", &settings.nodes), ("reboot-again", &settings.reboot_again), ("reboot-mode", &modes)]
-        {
-            let missing = names.iter().find(|name| !nodes.iter().any(|node| node.name == **name));
-            if let Some(name) = missing {
-                return Err(InventoryError::NoSuchNode { flag, name: name.clone(), known: known() });
-            }
-        }
-        Ok(())
-    }
-
     fn warnings(&self, fleet: &[FleetNode]) -> BTreeSet<String> {
         let mut warnings: BTreeSet<String> = endpoint::warnings(&self.talos.endpoints(), fleet)
             .into_iter()
             .chain(self.warnings.iter().cloned())
             .collect();
         warnings.extend(fleet.iter().filter_map(foreign_record));
-        if !self.is_admin() {
-            let roles: Vec<_> = self.identity.roles.iter().map(String::as_str).collect();
-            let roles = if roles.is_empty() { "no role".to_owned() } else { roles.join(", ") };
-            warnings.insert(format!(
-                "the Talos identity has {roles}, not {ADMIN}: \"configured\" cannot be looked at and nothing be written"
-            ));
-        }
+        warnings.extend(lesser_role(&self.identity));
         warnings
     }
 }
 
+/// The flags that name nodes name these.
+///
+/// # Errors
+/// [`InventoryError::NoSuchNode`].
+pub fn check_names(settings: &Settings, known: &[&str]) -> Result<(), InventoryError> {
+    // An excluded node that is gone is what its operator wanted; a selected one that is gone is a mistake.
+    let modes = settings.reboot_modes.names().cloned().collect();
+    for (flag, names) in [("nodes", &settings.nodes), ("reboot-again", &settings.reboot_again), ("reboot-mode", &modes)]
+    {
+        if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
+            return Err(InventoryError::NoSuchNode { flag, name: name.clone(), known: known.join(", ") });
+        }
+    }
+    Ok(())
+}
+
+/// What an identity without os:admin does not show; `None` with it.
+#[must_use]
+pub fn lesser_role(identity: &Identity) -> Option<String> {
+    if identity.has_role(ADMIN) {
+        return None;
+    }
+    let roles: Vec<_> = identity.roles.iter().map(String::as_str).collect();
+    let roles = if roles.is_empty() { "no role".to_owned() } else { roles.join(", ") };
+    Some(format!(
+        "the Talos identity has {roles}, not {ADMIN}: \"configured\" cannot be looked at and nothing be written"
+    ))
+}
+
 /// The chain of a call's error, but for what everybody would read twice.
-fn say(error: &CallError) -> String {
+#[must_use]
+pub fn say(error: &CallError) -> String {
     match &error.why {
         Why::Connect { .. } => format!("no Talos endpoint could be reached ({})", chain(error)),
         _ => chain(error),

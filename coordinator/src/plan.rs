@@ -62,7 +62,7 @@ pub struct PlanDocument {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EndpointRow {
-    /// The kubeconfig's host and port.
+    /// The kubeconfig's host and port; `none` without a kubeconfig.
     pub server: String,
     /// The node, when it is one.
     pub node: Option<String>,
@@ -76,7 +76,7 @@ pub struct EndpointRow {
 pub struct LeaseRow {
     /// `namespace/name`.
     pub name: String,
-    /// Who holds it; `null` when it is free or not there.
+    /// Who holds it; `null` when it is free or not there, and without a kubeconfig, where nobody looks.
     pub holder: Option<String>,
     /// The holder's workflow run, when it is one.
     pub run: Option<String>,

@@ -20,6 +20,8 @@ pub struct ProofsDocument {
     pub kind: &'static str,
     /// One row a node, by name.
     pub nodes: Vec<ProofRow>,
+    /// What is not about one node.
+    pub warnings: Vec<String>,
 }
 
 /// The record of one node.
@@ -65,7 +67,12 @@ pub struct ProofRow {
 #[must_use]
 pub fn document(snapshot: &Snapshot, now: Timestamp) -> ProofsDocument {
     let asked = snapshot.nodes.iter().filter(|node| !node.left_out && !node.is_ignored());
-    ProofsDocument { schema_version: SCHEMA_VERSION, kind: "Proofs", nodes: asked.map(|node| row(node, now)).collect() }
+    ProofsDocument {
+        schema_version: SCHEMA_VERSION,
+        kind: "Proofs",
+        nodes: asked.map(|node| row(node, now)).collect(),
+        warnings: snapshot.warnings.iter().cloned().collect(),
+    }
 }
 
 fn row(node: &FleetNode, now: Timestamp) -> ProofRow {

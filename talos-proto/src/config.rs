@@ -1,8 +1,8 @@
 //! The talosconfig file: which endpoints, with which certificates.
 //!
 //! Shape: Talos `pkg/machinery/client/config/config.go` at v1.13.9. Unknown keys are ignored, as talosctl does, and so
-//! are `nodes` (the Kubernetes Nodes say which machines there are) and whatever is wrong with a context that is not
-//! selected.
+//! is whatever is wrong with a context that is not selected. `nodes` only matter where no Kubernetes says which machines
+//! there are, so that nothing about them is an error.
 
 mod document;
 mod endpoint;
@@ -108,6 +108,8 @@ pub struct Context {
     pub file: PathBuf,
     /// Hosts with ports: `10.0.0.2:50000`, `[fd00::2]:50000`, `talos.example.com:50000`; each once.
     pub endpoints: Vec<Endpoint>,
+    /// `nodes` as they stand there, addresses or host names, each once.
+    pub nodes: Vec<String>,
     /// PEM of the Talos CA.
     pub ca: Vec<u8>,
     /// PEM of the client certificate.

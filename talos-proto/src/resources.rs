@@ -6,8 +6,8 @@
 use jiff::Timestamp;
 
 use crate::proto::cosi::resource as cosi;
-use crate::proto::resource::config::MachineConfigSpec;
-use crate::proto::talos::resource::definitions::{etcd, files, k8s, network, runtime, v1alpha1};
+use crate::proto::resource::config::{MachineConfigSpec, MachineTypeSpec};
+use crate::proto::talos::resource::definitions::{cluster, etcd, files, k8s, network, runtime, v1alpha1};
 use crate::registries::RawRegistries;
 
 /// A resource type of Talos.
@@ -47,6 +47,8 @@ macro_rules! resources {
 resources! {
     /// The machine config as bytes: ids `v1alpha1` (active) and `persistent`. Needs os:admin.
     MachineConfigs = "MachineConfigs.config.talos.dev" in "config" of MachineConfigSpec;
+    /// Control plane or worker, id `machine-type`.
+    MachineTypes = "MachineTypes.config.talos.dev" in "config" of MachineTypeSpec;
     /// When a file under /etc was written last; id `cri/conf.d/cri.toml`.
     EtcFileStatuses = "EtcFileStatuses.files.talos.dev" in "files" of files::EtcFileStatusSpec;
     /// The process of a service, created at its start and destroyed at its end; Talos >= 1.13.
@@ -65,6 +67,9 @@ resources! {
     BootIds = "BootIDs.runtime.talos.dev" in "runtime" of runtime::BootIdSpec;
     /// The local etcd member, id `local`; NotFound while etcd does not run.
     EtcdMembers = "EtcdMembers.etcd.talos.dev" in "etcd" of etcd::MemberSpec;
+    /// The machines of the cluster as discovery has them, id = node name. Empty while discovery is off; a dead one stays
+    /// for a while, with a VIP that another holds by now (talos-captures, point 19).
+    Members = "Members.cluster.talos.dev" in "cluster" of cluster::MemberSpec;
 }
 
 /// The effective registry configuration, id `registries`. Needs os:admin from 1.12.9 and 1.13.4 on.
@@ -81,6 +86,8 @@ impl Resource for RegistryConfigs {
     }
 }
 
+/// Id of the one [`MachineTypes`].
+pub const MACHINE_TYPE: &str = "machine-type";
 /// Id of the active machine config.
 pub const ACTIVE: &str = "v1alpha1";
 /// Id of the machine config on disk; absent after an ordinary boot until the next apply (talos-captures, point 4).

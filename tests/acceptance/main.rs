@@ -4,6 +4,7 @@
 
 mod action;
 mod actions;
+mod alone;
 mod canary;
 mod churn;
 mod ci;

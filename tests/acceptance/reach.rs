@@ -196,7 +196,7 @@ async fn o15_a_vip_that_discovery_lists_under_its_dead_holder_is_found_where_it_
     let (vip, kubeconfig) = (front.ip(), kubeconfig(&bed, &front.url()));
     bed.lab.node("cp-3").set_vip(Some(vip));
     for node in bed.lab.talos().nodes() {
-        node.discover("cp-3", vip);
+        node.discover_vip("cp-3", vip);
     }
     let held = planned(&bed, &kubeconfig).await;
     assert_eq!(

@@ -27,6 +27,7 @@ use crate::kube::drain::DrainOptions;
 use crate::kube::lease::Timing;
 use crate::reboot_mode::RebootModes;
 use crate::settings::{Budgets, DEFAULT_ROUNDS, Settings};
+use crate::talos_alone::TalosAlone;
 
 /// The environment variable that holds the docker config itself.
 pub(super) const CREDENTIAL: &str = "TALOS_GHCR_CREDENTIAL";
@@ -91,13 +92,12 @@ impl ConnectError {
     }
 }
 
-/// Whether a command can do without the credential.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
-    /// It cannot.
-    Credential,
-    /// It then says less.
-    Nothing,
+/// A cluster that is only looked at.
+pub enum Cluster {
+    /// With Kubernetes.
+    Whole(Box<Context>),
+    /// By Talos alone, for nobody has named a kubeconfig and none is there.
+    Talos(Box<TalosAlone>),
 }
 
 /// Only the credential, for what needs no cluster.
@@ -127,27 +127,59 @@ pub async fn kubernetes_only(common: &Common, clock: &Clock) -> Result<(ApiServe
 ///
 /// # Errors
 /// [`ConnectError`].
-pub async fn connect(common: Common, roll: Option<Roll>, need: Need, clock: &Clock) -> Result<Context, ConnectError> {
+pub async fn connect(common: Common, roll: Option<Roll>, clock: &Clock) -> Result<Context, ConnectError> {
     let given = Given::new(common, roll)?;
-    let desired = match given.credential()? {
-        Some(desired) => desired,
-        None if need == Need::Credential => return Err(ConnectError::NoCredential),
-        None => Desired::default(),
-    };
-    let selected = given.talosconfig()?;
-    let identity = Identity::from_context(&selected, clock.utc())
-        .map_err(|source| ConnectError::Identity { file: selected.file.clone(), source })?;
-    let talos = Talos::new(&identity, &selected.endpoints, given.routing, clock.clone())?;
+    let desired = given.credential()?.ok_or(ConnectError::NoCredential)?;
+    let side = TalosSide::of(&given, clock)?;
     let servers = given.servers(clock).await?;
-    let warnings = selected
-        .warnings()
-        .iter()
-        .chain(identity.warnings())
-        .map(|finding| format!("talosconfig {}: {finding}", selected.file.display()))
-        .chain(servers.warnings().iter().cloned())
-        .collect();
+    Ok(whole(given, desired, side, servers, clock))
+}
+
+/// As [`connect`], for a look that does without a credential, and without a kubeconfig when nobody speaks of one. One that
+/// is named and is not there, or is broken, stays an error: to look elsewhere than somebody meant is worse than none.
+///
+/// # Errors
+/// [`ConnectError`].
+pub async fn connect_to_look(common: Common, clock: &Clock) -> Result<Cluster, ConnectError> {
+    let given = Given::new(common, None)?;
+    let desired = given.credential()?.unwrap_or_default();
+    let side = TalosSide::of(&given, clock)?;
+    match given.servers(clock).await {
+        Ok(servers) => Ok(Cluster::Whole(Box::new(whole(given, desired, side, servers, clock)))),
+        Err(KubeconfigError::NotFound { named: false, .. }) if !given.speaks_of_kubernetes() => {
+            let TalosSide { talos, identity, nodes, warnings } = side;
+            let settings = given.settings;
+            Ok(Cluster::Talos(Box::new(TalosAlone { talos, identity, desired, settings, nodes, warnings })))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn whole(given: Given, desired: Desired, side: TalosSide, servers: ApiServers, clock: &Clock) -> Context {
+    let TalosSide { talos, identity, nodes: _, mut warnings } = side;
+    warnings.extend(servers.warnings().iter().cloned());
     let ci = Arc::new(Ci::from_env(clock));
-    Ok(Context { servers, talos, ci, identity, desired, settings: given.settings, warnings })
+    Context { servers, talos, ci, identity, desired, settings: given.settings, warnings }
+}
+
+/// What the talosconfig gives.
+struct TalosSide {
+    talos: Talos,
+    identity: Identity,
+    nodes: Vec<String>,
+    warnings: Vec<String>,
+}
+
+impl TalosSide {
+    fn of(given: &Given, clock: &Clock) -> Result<Self, ConnectError> {
+        let selected = given.talosconfig()?;
+        let identity = Identity::from_context(&selected, clock.utc())
+            .map_err(|source| ConnectError::Identity { file: selected.file.clone(), source })?;
+        let talos = Talos::new(&identity, &selected.endpoints, given.routing, clock.clone())?;
+        let findings = selected.warnings().iter().chain(identity.warnings());
+        let warnings = findings.map(|finding| format!("talosconfig {}: {finding}", selected.file.display())).collect();
+        Ok(Self { talos, identity, nodes: selected.nodes, warnings })
+    }
 }
 
 /// What the flags say, before any file is read: each of the files can then be read, and be wrong, by itself.
@@ -279,6 +311,12 @@ impl Given {
     pub fn talosconfig(&self) -> Result<TalosContext, TalosConfigError> {
         let file = locate(self.talosconfig.as_deref())?;
         TalosContext::load(&file, self.context.as_deref(), &self.endpoints)
+    }
+
+    /// A flag is about Kubernetes, so that somebody counts on a kubeconfig.
+    fn speaks_of_kubernetes(&self) -> bool {
+        let Kubectl { kubeconfig, context } = &self.settings.kubectl;
+        kubeconfig.is_some() || context.is_some() || !self.settings.kube_servers.is_empty()
     }
 
     /// The API server of the kubeconfig.

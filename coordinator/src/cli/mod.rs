@@ -8,7 +8,6 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::exit::Exit;
-use crate::inventory::Context;
 use crate::report;
 use args::{Cli, Command};
 
@@ -17,6 +16,7 @@ pub mod connect;
 mod doctor;
 mod fences;
 mod generate;
+mod look;
 mod plan;
 mod proofs;
 mod run;
@@ -102,8 +102,8 @@ pub(crate) fn fail(exit: Exit, error: &dyn std::error::Error) -> Exit {
 }
 
 /// As [`fail`], after what is odd about the files: it is often the reason.
-pub(crate) fn fail_warned(context: &Context, error: &dyn std::error::Error) -> Exit {
-    for warning in &context.warnings {
+pub(crate) fn fail_warned<'a>(warnings: impl IntoIterator<Item = &'a String>, error: &dyn std::error::Error) -> Exit {
+    for warning in warnings {
         report::say(&format!("warning: {warning}"));
     }
     fail(Exit::Failed, error)

@@ -3,7 +3,7 @@
 use talos_proto::clock::Clock;
 
 use super::args::PlanArgs;
-use super::connect::{Need, connect};
+use super::connect::connect;
 use super::{fail, fail_warned};
 use crate::exit::Exit;
 use crate::hooks;
@@ -15,13 +15,13 @@ pub(super) async fn plan(args: PlanArgs) -> Exit {
     let PlanArgs { detailed_exitcode, common, roll } = args;
     let format = common.output;
     let clock = Clock::system();
-    let context = match connect(common, Some(roll), Need::Credential, &clock).await {
+    let context = match connect(common, Some(roll), &clock).await {
         Ok(context) => context,
         Err(error) => return fail(error.exit(), &error),
     };
     let inventory = match context.inventory(&Known::default()).await {
         Ok(inventory) => inventory,
-        Err(error) => return fail_warned(&context, &error),
+        Err(error) => return fail_warned(&context.warnings, &error),
     };
     let mut document = document("Plan", &inventory, &context.settings);
     document.check_finds_work = match hooks::check(&context.settings.hooks, &context.desired, &clock).await {

@@ -3,10 +3,8 @@
 use talos_proto::clock::Clock;
 
 use super::args::ProofsArgs;
-use super::connect::{Need, connect};
-use super::{fail, fail_warned};
+use super::look::look;
 use crate::exit::Exit;
-use crate::inventory::Known;
 use crate::proofs::document;
 use crate::report::{self, Format, machine_readable, print};
 
@@ -14,15 +12,11 @@ pub(super) async fn proofs(args: ProofsArgs) -> Exit {
     let common = args.common;
     let format = common.output;
     let clock = Clock::system();
-    let context = match connect(common, None, Need::Nothing, &clock).await {
-        Ok(context) => context,
-        Err(error) => return fail(error.exit(), &error),
+    let looked = match look(common, &clock).await {
+        Ok(looked) => looked,
+        Err(exit) => return exit,
     };
-    let inventory = match context.inventory(&Known::default()).await {
-        Ok(inventory) => inventory,
-        Err(error) => return fail_warned(&context, &error),
-    };
-    let document = document(&inventory.snapshot, clock.utc());
+    let document = document(&looked.inventory.snapshot, clock.utc());
     let wide = format == Format::Wide;
     print(&machine_readable(&document, format).unwrap_or_else(|| report::proofs::text(&document, wide)));
     // It shows what is there, like `fences`: only a node that could not be asked is a failure.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use talos_proto::clock::Clock;
 
 use super::args::RunArgs;
-use super::connect::{Need, connect};
+use super::connect::connect;
 use super::fail;
 use super::signals::Stop;
 use crate::exit::Exit;
@@ -34,7 +34,7 @@ pub(super) async fn run(args: RunArgs) -> Exit {
         return fail(Exit::Failed, &error);
     }
     let clock = Clock::system();
-    let context = match connect(common, Some(roll), Need::Credential, &clock).await {
+    let context = match connect(common, Some(roll), &clock).await {
         Ok(context) => Arc::new(context),
         Err(error) => return fail(error.exit(), &error),
     };

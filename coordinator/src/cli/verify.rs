@@ -6,25 +6,20 @@ use agent::claims::Answer;
 use talos_proto::clock::Clock;
 
 use super::args::{ClaimName, VerifyArgs};
-use super::connect::{Need, connect};
-use super::{fail, fail_warned};
+use super::fail;
+use super::look::{Looked, look};
 use crate::exit::Exit;
-use crate::inventory::Known;
 use crate::plan::{NodeRow, PlanDocument, document};
 use crate::report::{Format, junit, machine_readable, print, table};
 
 pub(super) async fn verify(args: VerifyArgs) -> Exit {
     let VerifyArgs { claims, junit, common } = args;
     let format = common.output;
-    let context = match connect(common, None, Need::Nothing, &Clock::system()).await {
-        Ok(context) => context,
-        Err(error) => return fail(error.exit(), &error),
+    let Looked { inventory, settings } = match look(common, &Clock::system()).await {
+        Ok(looked) => looked,
+        Err(exit) => return exit,
     };
-    let inventory = match context.inventory(&Known::default()).await {
-        Ok(inventory) => inventory,
-        Err(error) => return fail_warned(&context, &error),
-    };
-    let mut document = document("Verification", &inventory, &context.settings);
+    let mut document = document("Verification", &inventory, &settings);
     // Only what was asked for is verified: a node that is left out proves nothing and fails nothing.
     document
         .nodes

@@ -24,6 +24,9 @@ pub fn text(document: &ProofsDocument, wide: bool) -> String {
     }
     let held = document.nodes.iter().filter(|node| node.holds == Some(true)).count();
     text.push_str(&format!("\n{held} of {} proofs hold.\n", document.nodes.len()));
+    for warning in &document.warnings {
+        text.push_str(&format!("Warning: {warning}\n"));
+    }
     text
 }
 

@@ -40,6 +40,7 @@ pub(super) fn select(
     Ok(Context {
         file: file.to_owned(),
         endpoints,
+        nodes: at.nodes(),
         ca: at.pem("ca", "the CA's certificate")?.to_vec(),
         crt: at.pem("crt", "the client's certificate")?.to_vec(),
         key: at.pem("key", "the client's key")?,
@@ -172,6 +173,17 @@ impl At<'_> {
             return Err(self.fault("endpoints", problem.into()));
         }
         Ok(each_once(endpoints))
+    }
+
+    fn nodes(&self) -> Vec<String> {
+        let listed = self.context.get("nodes").and_then(Value::as_sequence).into_iter().flatten();
+        let mut nodes: Vec<String> = Vec::new();
+        for node in listed.filter_map(Value::as_str).map(str::trim).filter(|node| !node.is_empty()) {
+            if !nodes.iter().any(|known| known == node) {
+                nodes.push(node.to_owned());
+            }
+        }
+        nodes
     }
 
     fn pem(&self, key: &str, what: &str) -> Result<Zeroizing<Vec<u8>>, TalosConfigError> {

@@ -8,21 +8,16 @@ use serde_json::Value as Json;
 
 use super::descriptors::{message, pool, render};
 use super::recordings::unhex;
-use crate::proto::common::{ContainerDriver, ContainerdInstance, ContainerdNamespace, Metadata, NetIpPrefix};
+use crate::proto::common::{ContainerDriver, ContainerdInstance, ContainerdNamespace, Metadata, NetIp, NetIpPrefix};
 use crate::proto::cosi::resource as cosi;
 use crate::proto::machine::{
     ApplyConfigurationRequest, ImagePullRequest, ImageServicePullRequest, ImageServiceRemoveRequest, ReadRequest,
     RebootRequest, apply_configuration_request, reboot_request,
 };
-use crate::proto::talos::resource::definitions::{cri, enums, files, k8s, network, runtime};
+use crate::proto::talos::resource::definitions::{cluster, cri, enums, files, k8s, network, runtime};
 
 /// Messages of the file that our protos do not have, for the product makes no such call.
-const NOT_OURS: [&str; 4] = [
-    "machine.EventsRequest",
-    "machine.SequenceEvent",
-    "machine.MachineStatusEvent",
-    "talos.resource.definitions.cluster.MemberSpec",
-];
+const NOT_OURS: [&str; 3] = ["machine.EventsRequest", "machine.SequenceEvent", "machine.MachineStatusEvent"];
 
 /// By message, each of our own in the order of the file.
 fn ours() -> Vec<(&'static str, Vec<u8>)> {
@@ -134,6 +129,17 @@ fn ours() -> Vec<(&'static str, Vec<u8>)> {
         (
             "talos.resource.definitions.files.EtcFileStatusSpec",
             files::EtcFileStatusSpec { spec_version: "3".into() }.encode_to_vec(),
+        ),
+        (
+            "talos.resource.definitions.cluster.MemberSpec",
+            cluster::MemberSpec {
+                node_id: "x".into(),
+                hostname: "cp1".into(),
+                machine_type: enums::MachineType::TypeControlPlane.into(),
+                addresses: vec![NetIp { ip: vec![10, 0, 0, 1] }],
+                ..Default::default()
+            }
+            .encode_to_vec(),
         ),
         (
             "talos.resource.definitions.network.NodeAddressSpec",

@@ -12,10 +12,10 @@ use super::descriptors::message;
 use super::left_out::{Met, SPEC_FIELDS, YAML_KEYS};
 use super::recordings::{calls, is_abridged};
 use crate::proto::cosi::resource as cosi;
-use crate::proto::talos::resource::definitions::{cri, etcd, files, k8s, network, runtime, v1alpha1};
+use crate::proto::talos::resource::definitions::{cluster, cri, enums, etcd, files, k8s, network, runtime, v1alpha1};
 use crate::resources::{
-    BootIds, EtcFileStatuses, EtcdMembers, MachineConfigs, MachineStatuses, NodeAddresses, NodeStatuses, Nodenames,
-    RegistryConfigs, Resource, ServicePids, Services, Typed,
+    BootIds, EtcFileStatuses, EtcdMembers, MachineConfigs, MachineStatuses, MachineTypes, Members, NodeAddresses,
+    NodeStatuses, Nodenames, RegistryConfigs, Resource, ServicePids, Services, Typed,
 };
 
 /// A decoded resource, whatever its type: metadata, and the spec in the shape of the server's YAML.
@@ -90,6 +90,8 @@ fn decode(resource: cosi::Resource) -> (&'static str, Result<Seen, String>) {
             "talos.resource.definitions.etcd.MemberSpec",
             typed(resource, |spec: &etcd::MemberSpec| json!({"memberID": spec.member_id})),
         ),
+        MachineTypes::TYPE => ("resource.config.MachineTypeSpec", typed(resource, machine_type)),
+        Members::TYPE => ("talos.resource.definitions.cluster.MemberSpec", typed(resource, member)),
         other => panic!("the product reads no {other}"),
     }
 }
@@ -131,13 +133,36 @@ fn machine_status(spec: &runtime::MachineStatusSpec) -> Json {
     json!({"stage": stage, "status": {"ready": status.ready, "unmetConditions": unmet}})
 }
 
+fn machine_type(spec: &crate::proto::resource::config::MachineTypeSpec) -> Json {
+    Json::String(spec.machine_type().as_str_name().to_lowercase().replace('_', ""))
+}
+
+fn member(spec: &cluster::MemberSpec) -> Json {
+    let role = match spec.machine_type() {
+        enums::MachineType::TypeControlPlane => "controlplane",
+        enums::MachineType::TypeWorker => "worker",
+        other => panic!("no machine of the recordings is {other:?}"),
+    };
+    json!({
+        "nodeId": spec.node_id,
+        "addresses": spec.addresses.iter().map(|it| address(&it.ip).to_string()).collect::<Json>(),
+        "hostname": spec.hostname,
+        "machineType": role,
+        "operatingSystem": spec.operating_system,
+        "controlPlane": spec.control_plane.as_ref().map(|it| json!({"port": it.api_server_port})),
+    })
+}
+
+fn address(bytes: &[u8]) -> IpAddr {
+    match <[u8; 4]>::try_from(bytes) {
+        Ok(four) => IpAddr::from(four),
+        Err(_) => IpAddr::from(<[u8; 16]>::try_from(bytes).unwrap()),
+    }
+}
+
 fn addresses(spec: &network::NodeAddressSpec) -> Json {
     let prefix = |prefix: &crate::proto::common::NetIpPrefix| {
-        let address = match <[u8; 4]>::try_from(prefix.ip.as_slice()) {
-            Ok(four) => IpAddr::from(four),
-            Err(_) => IpAddr::from(<[u8; 16]>::try_from(prefix.ip.as_slice()).unwrap()),
-        };
-        Json::String(format!("{address}/{}", prefix.prefix_length))
+        Json::String(format!("{}/{}", address(&prefix.ip), prefix.prefix_length))
     };
     json!({"addresses": spec.addresses.iter().map(prefix).collect::<Json>()})
 }
@@ -243,6 +268,8 @@ fn w06_every_recorded_resource_decodes_as_its_yaml_says() {
         NodeAddresses::TYPE,
         BootIds::TYPE,
         EtcdMembers::TYPE,
+        MachineTypes::TYPE,
+        Members::TYPE,
     ];
     for of in types {
         assert!(compared.get(of).copied().unwrap_or_default() >= 4, "{of}: too few compared: {compared:?}");

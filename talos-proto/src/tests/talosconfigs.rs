@@ -74,6 +74,21 @@ fn w02_a_context_is_read_however_its_file_is_saved() {
     }
 }
 
+/// Where a kubeconfig says which machines there are nobody needs them, so that nothing about them is an error.
+#[test]
+fn w02_nodes_are_read_as_far_as_they_are_text() {
+    let text = std::fs::read_to_string(path("good.yaml")).unwrap();
+    let nodes = |written: &str| {
+        let text = text.replacen("nodes: [10.9.9.9]", &format!("nodes: {written}"), 1);
+        Context::parse(text.as_bytes(), Path::new("talosconfig"), None, &[]).unwrap().nodes
+    };
+    assert_eq!(nodes("[10.9.9.9]"), ["10.9.9.9"]);
+    assert_eq!(nodes("[' 10.0.0.2 ', fd00::2, worker-1, 10.0.0.2, '', 7, ~]"), ["10.0.0.2", "fd00::2", "worker-1"]);
+    for none in ["[]", "~", "10.0.0.2", "{a: b}"] {
+        assert_eq!(nodes(none), Vec::<String>::new(), "{none}");
+    }
+}
+
 #[test]
 fn p05_what_is_wrong_with_the_whole_file_is_named() {
     for (file, words) in [

@@ -240,6 +240,7 @@ fn everything_that_keeps_a_run_from_seeing_is_there() {
         InventoryError::Nodes(_) => InventoryError::Nodes(unread()),
         InventoryError::Lease { .. } => lease,
         InventoryError::NothingJoined { .. } => InventoryError::NothingJoined { nodes: 6, first: other() },
+        InventoryError::NobodyAnswered { .. } => InventoryError::NobodyAnswered { nodes: 6, first: other() },
         InventoryError::NoSuchNode { .. } => InventoryError::NoSuchNode { flag: "nodes", name: "worker-9".into(), known },
     ));
     all_said(words_of!(ReadError:

@@ -11,6 +11,8 @@ pub enum KubeconfigError {
     NotFound {
         /// The places, comma separated.
         looked: String,
+        /// `KUBECONFIG` names them: somebody expects a kubeconfig there.
+        named: bool,
     },
     /// The file cannot be read.
     #[error("cannot read the kubeconfig {}: name another with --kubeconfig or KUBECONFIG", file.display())]

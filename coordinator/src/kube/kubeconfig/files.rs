@@ -64,7 +64,7 @@ pub(super) fn find(sources: &Sources, context: Option<&str>) -> Result<Found, Ku
     }
     let looked: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
     let looked = if looked.is_empty() { "~/.kube/config, but HOME is not set".to_owned() } else { looked.join(", ") };
-    Err(KubeconfigError::NotFound { looked })
+    Err(KubeconfigError::NotFound { looked, named: from_list })
 }
 
 /// Text in the encodings that editors and shells write; PowerShell's `>` writes UTF-16.

@@ -89,7 +89,9 @@ impl Fleet {
         self.nodes.get().into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
+    /// The node with that address, its own or a virtual one that it holds now.
     pub fn at(&self, address: Ipv4Addr) -> Option<Arc<Node>> {
-        self.nodes.get()?.iter().filter_map(Weak::upgrade).find(|node| node.address() == address)
+        let nodes = self.members();
+        nodes.into_iter().find(|node| node.address() == address || node.holds(address))
     }
 }

@@ -40,7 +40,7 @@ kinds! {
     NODE_ANNOTATION: "NodeAnnotationSpecs.k8s.talos.dev", "k8s", "k8s.NodeAnnotationSpecController", true, 0;
     NODE_ADDRESS: "NodeAddresses.net.talos.dev", "network", "network.NodeAddressController", false, 0;
     ETCD_MEMBER: "EtcdMembers.etcd.talos.dev", "etcd", "etcd.MemberController", false, 0;
-    /// Empty as with discovery off, until a test says what discovery has (talos-captures point 19).
+    /// Empty as with discovery off, until a test switches it on (talos-captures point 19).
     MEMBER: "Members.cluster.talos.dev", "cluster", "cluster.MemberController", false, 0;
 }
 

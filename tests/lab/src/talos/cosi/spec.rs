@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use talos_proto::proto::common;
 use talos_proto::proto::cosi::resource::Spec;
-use talos_proto::proto::resource::config::MachineConfigSpec;
-use talos_proto::proto::talos::resource::definitions::enums::RuntimeMachineStage as Stage;
-use talos_proto::proto::talos::resource::definitions::{cri, etcd, files, k8s, network, runtime, v1alpha1};
+use talos_proto::proto::resource::config::{MachineConfigSpec, MachineType, MachineTypeSpec};
+use talos_proto::proto::talos::resource::definitions::enums::{self, RuntimeMachineStage as Stage};
+use talos_proto::proto::talos::resource::definitions::{cluster, cri, etcd, files, k8s, network, runtime, v1alpha1};
 
 use crate::talos::Role;
 use crate::talos::config::{Auth, Effective, Mirror};
@@ -27,11 +27,10 @@ pub(crate) fn machine_config(bytes: &[u8]) -> Spec {
 
 pub(crate) fn machine_type(role: Role) -> Spec {
     let (number, word) = match role {
-        Role::ControlPlane => (2, "controlplane"),
-        Role::Worker => (3, "worker"),
+        Role::ControlPlane => (MachineType::ControlPlane, "controlplane"),
+        Role::Worker => (MachineType::Worker, "worker"),
     };
-    // MachineTypeSpec{machine_type = 1}; the product reads no such resource, so that its protos do not have it.
-    Spec { proto_spec: vec![0x08, number], yaml_spec: format!("{word}\n") }
+    spec(&MachineTypeSpec { machine_type: number.into() }, &json!(word))
 }
 
 /// RegistryConfigs in the layout of the version (talos.md 3.2). A protobuf map has no order: an equal content must give
@@ -238,37 +237,19 @@ pub(crate) fn node_addresses(addresses: &[(Ipv4Addr, i32)]) -> Spec {
 
 /// A member of the cluster as discovery has it (cluster.jsonl, "discovery on"): its addresses as they were announced last.
 pub(crate) fn member(id: &str, name: &str, addresses: &[Ipv4Addr], role: Role, system: &str) -> Spec {
-    // MemberSpec of cluster.proto: the product reads no such resource, so that its protos do not have it.
-    #[derive(Clone, PartialEq, Message)]
-    struct ControlPlane {
-        #[prost(int64, tag = "1")]
-        api_server_port: i64,
-    }
-    #[derive(Clone, PartialEq, Message)]
-    struct Member {
-        #[prost(string, tag = "1")]
-        node_id: String,
-        #[prost(message, repeated, tag = "2")]
-        addresses: Vec<common::NetIp>,
-        #[prost(string, tag = "3")]
-        hostname: String,
-        #[prost(int32, tag = "4")]
-        machine_type: i32,
-        #[prost(string, tag = "5")]
-        operating_system: String,
-        #[prost(message, optional, tag = "6")]
-        control_plane: Option<ControlPlane>,
-    }
     let control_plane = role == Role::ControlPlane;
-    let (machine_type, word) = if control_plane { (2, "controlplane") } else { (3, "worker") };
+    let (machine_type, word) = match role {
+        Role::ControlPlane => (enums::MachineType::TypeControlPlane, "controlplane"),
+        Role::Worker => (enums::MachineType::TypeWorker, "worker"),
+    };
     let port = i64::from(crate::net::KUBE_PORT);
-    let proto = Member {
+    let proto = cluster::MemberSpec {
         node_id: id.to_owned(),
         addresses: addresses.iter().map(|address| common::NetIp { ip: address.octets().to_vec() }).collect(),
         hostname: name.to_owned(),
-        machine_type,
+        machine_type: machine_type.into(),
         operating_system: system.to_owned(),
-        control_plane: control_plane.then_some(ControlPlane { api_server_port: port }),
+        control_plane: control_plane.then_some(cluster::ControlPlane { api_server_port: port }),
     };
     let mut yaml = json!({
         "nodeId": id,

@@ -283,10 +283,13 @@ impl Node {
     /// All nodes, for discovery lists a dead one for over a minute, with the addresses that it had (talos-captures point
     /// 19).
     pub(super) fn render_members(&self, state: &mut State, now: Timestamp) {
-        let Some((holder, vip)) = state.discovered.clone() else { return };
+        if !state.discovery {
+            return;
+        }
+        let listed = state.discovered_vip.clone();
         for member in self.fleet.members() {
-            let own = Some(member.address);
-            let addresses: Vec<_> = [own, (holder == member.name).then_some(vip)].into_iter().flatten().collect();
+            let vip = listed.as_ref().filter(|(holder, _)| *holder == member.name).map(|(_, vip)| *vip);
+            let addresses: Vec<_> = [Some(member.address), vip].into_iter().flatten().collect();
             let system = format!("Talos (v{})", member.version);
             let spec = spec::member(&format!("id-of-{}", member.name), &member.name, &addresses, member.role, &system);
             state.boot.store.render(now, &kind::MEMBER, &member.name, spec);

@@ -77,11 +77,23 @@ impl Node {
         });
     }
 
-    /// Discovery is on, and the members that this node sees have that virtual address under `holder`, whoever holds it
-    /// now.
-    pub fn discover(&self, holder: &str, vip: Ipv4Addr) {
+    /// Whether the node holds that virtual address now.
+    pub(crate) fn holds(&self, address: Ipv4Addr) -> bool {
+        self.state().vip == Some(address)
+    }
+
+    /// Discovery is on: the node sees every member of the cluster.
+    pub fn discover(&self) {
         self.step(|node, state, now| {
-            state.discovered = Some((holder.to_owned(), vip));
+            state.discovery = true;
+            node.render_members(state, now);
+        });
+    }
+
+    /// As [`Node::discover`], and the members have that virtual address under `holder`, whoever holds it now.
+    pub fn discover_vip(&self, holder: &str, vip: Ipv4Addr) {
+        self.step(|node, state, now| {
+            (state.discovery, state.discovered_vip) = (true, Some((holder.to_owned(), vip)));
             node.render_members(state, now);
         });
     }

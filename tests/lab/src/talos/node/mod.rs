@@ -60,8 +60,10 @@ pub(crate) struct State {
     pub(crate) faults: NodeFaults,
     /// A virtual address that the node holds now.
     vip: Option<Ipv4Addr>,
-    /// The name of the member that discovery lists a virtual address under, and that; none is discovery switched off.
-    discovered: Option<(String, Ipv4Addr)>,
+    /// Discovery is switched on.
+    discovery: bool,
+    /// The name of the member that discovery lists a virtual address under, and that.
+    discovered_vip: Option<(String, Ipv4Addr)>,
     pub(crate) boot: Boot,
 }
 
@@ -106,7 +108,8 @@ impl Node {
             clock_offset: SignedDuration::ZERO,
             faults: NodeFaults::default(),
             vip: None,
-            discovered: None,
+            discovery: false,
+            discovered_vip: None,
             boot: Boot::new(&fleet.stop),
         };
         let (name, address, role) = (spec.name.clone(), spec.address, spec.role);
