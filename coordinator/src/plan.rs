@@ -52,7 +52,7 @@ pub struct PlanDocument {
     /// Whether the gates are open now, for the first worker and the first control plane of those that are disrupted; only in
     /// a plan, and looked at when there is something to do.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gates: Option<Vec<needs::GateRow>>,
+    pub gates: Option<Vec<GateRow>>,
     /// Whether `--check-command` finds something to do; absent when none was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub check_finds_work: Option<bool>,
@@ -124,6 +124,18 @@ pub struct BudgetRow {
     pub run_seconds: Option<f64>,
     /// `--lease-duration`.
     pub lease_seconds: f64,
+}
+
+/// Whether a gate is open now, for the node of a class whose turn comes first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GateRow {
+    /// The Node's name.
+    pub node: String,
+    /// Nothing stands in its way now. A run looks again in the moment before it disrupts the node.
+    pub open: bool,
+    /// What does; `null` when it is open.
+    pub closed: Option<String>,
 }
 
 /// One node.

@@ -15,10 +15,8 @@ use talos_proto::clock::{Clock, Moment};
 
 use crate::decide::Task;
 
-mod outages;
 mod phase;
 
-pub use outages::{Outage, Outages};
 pub use phase::{Phase, PhaseSpans};
 
 /// A step that is tried again so soon is one step with several tries: a node that is looked at twice a second for ten

@@ -28,8 +28,8 @@ use super::connection::{self, Failure};
 use super::kubeconfig::{self, Loaded, Sources};
 pub use super::kubeconfig::{KubeconfigError, Login, Origin};
 use super::lanes::Lanes;
+use super::outages::{Outage, Outages};
 use super::serving::{self, Serving};
-use crate::trace::{Outage, Outages};
 
 mod greeting;
 mod joining;

@@ -15,6 +15,7 @@ mod lab_test;
 mod lanes;
 pub mod lease;
 pub mod nodes;
+pub mod outages;
 pub(crate) mod patch;
 pub mod serving;
 #[cfg(test)]

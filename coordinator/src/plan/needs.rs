@@ -3,30 +3,16 @@
 
 use agent::image::ImageRef;
 use agent::step::Step;
-use schemars::JsonSchema;
-use serde::Serialize;
 use talos_proto::chain;
 use talos_proto::clock::Clock;
 use talos_proto::identity::ADMIN;
 
-use super::PlanDocument;
+use super::{GateRow, PlanDocument};
 use crate::fleet::Snapshot;
 use crate::gates;
 use crate::inventory::Context;
 use crate::kube::access;
 use crate::registry::{explain, preflight};
-
-/// Whether a gate is open now, for the node of a class whose turn comes first.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct GateRow {
-    /// The Node's name.
-    pub node: String,
-    /// Nothing stands in its way now. A run looks again in the moment before it disrupts the node.
-    pub open: bool,
-    /// What does; `null` when it is open.
-    pub closed: Option<String>,
-}
 
 /// Looks at rights, registry and gates, if the document has something to do.
 pub async fn look(context: &Context, snapshot: &Snapshot, clock: &Clock, document: &mut PlanDocument) {

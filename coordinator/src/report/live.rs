@@ -9,8 +9,8 @@ use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::columns::columns;
 use super::progress::{Progress, Running, short};
-use super::table::columns;
 
 /// Between two looks at what has changed. The times are shown in tenths of a second only while they are short.
 const TICK: Duration = Duration::from_millis(250);

@@ -5,6 +5,7 @@ use std::io::Write as _;
 use serde::Serialize;
 
 pub mod actions;
+pub mod columns;
 pub mod doctor;
 pub mod fences;
 pub mod junit;

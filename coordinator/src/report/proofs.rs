@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::columns::columns;
 use super::progress::short;
-use super::table::columns;
 use crate::proofs::{ProofRow, ProofsDocument};
 
 /// The document for people.

@@ -9,9 +9,10 @@ use talos_proto::clock::Moment;
 
 use crate::cli::args::VERSION;
 use crate::exit::Exit;
+use crate::kube::outages::Outage;
 use crate::plan::{NodeRow, SCHEMA_VERSION};
 use crate::rollout::{Ended, RunDocument};
-use crate::trace::{Collected, Outage, Outcome, Phase, Span, StepSpan, Trace};
+use crate::trace::{Collected, Outcome, Phase, Span, StepSpan, Trace};
 
 /// The report of a run. Lengths and offsets are in seconds, offsets from the begin of the run.
 #[derive(Clone, Debug, Serialize, JsonSchema)]

@@ -13,12 +13,9 @@ use super::record::LeaseRecord;
 use super::timing::Timing;
 use super::watched::Watched;
 use super::wire::Wire;
-use super::writer::Writer;
+use super::writer::{Renewals, Writer};
 use crate::ci::{By, Ci, Judged};
 use crate::holder::{Holder, Life, life_of};
-
-/// Told of each renewal: the moment before its send, and why it did not renew, if it did not.
-pub type Renewals = Arc<dyn Fn(Moment, Option<String>) + Send + Sync>;
 
 /// How the lease is taken.
 #[derive(Clone)]

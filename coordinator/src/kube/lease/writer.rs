@@ -9,10 +9,12 @@ use talos_proto::clock::Moment;
 use tokio::sync::mpsc;
 
 use super::super::api_servers::{ReadError, WriteError};
-use super::acquire::Renewals;
 use super::held::{LeaseState, Release, ReleaseError, Reply, Shared};
 use super::record::LeaseRecord;
 use super::wire::{RenewTime, Wire};
+
+/// Told of each renewal: the moment before its send, and why it did not renew, if it did not.
+pub type Renewals = Arc<dyn Fn(Moment, Option<String>) + Send + Sync>;
 
 /// The release is tried for the lease's duration, and at least for this long.
 const SHORTEST_RELEASE: Duration = Duration::from_secs(20);
