@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use agent::claims::{Claim, Claims};
 use agent::credential::RegistryHost;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 
 use crate::decide::MaxUnavailable;
@@ -149,7 +150,7 @@ pub struct VerifyArgs {
     #[arg(long, env = "TALOS_GHCR_CLAIMS", value_delimiter = ',', default_values_t = ClaimName::DEFAULT)]
     pub claims: Vec<ClaimName>,
     /// Also write the result as JUnit XML to this file: a suite for each node, a case for each claim.
-    #[arg(long, env = "TALOS_GHCR_JUNIT", value_name = "FILE")]
+    #[arg(long, env = "TALOS_GHCR_JUNIT", value_parser = file(), value_name = "FILE")]
     pub junit: Option<PathBuf>,
     /// Where and with what.
     #[command(flatten)]
@@ -200,7 +201,7 @@ impl std::fmt::Display for ClaimName {
 #[derive(Debug, Args)]
 pub struct Common {
     /// talosconfig; else TALOSCONFIG, else ~/.talos/config.
-    #[arg(long, env = "TALOS_GHCR_TALOSCONFIG", value_name = "FILE", help_heading = "Cluster")]
+    #[arg(long, env = "TALOS_GHCR_TALOSCONFIG", value_parser = file(), value_name = "FILE", help_heading = "Cluster")]
     pub talosconfig: Option<PathBuf>,
     /// Context of the talosconfig; else its current one.
     #[arg(long, env = "TALOS_GHCR_CONTEXT", value_name = "NAME", help_heading = "Cluster")]
@@ -219,7 +220,7 @@ pub struct Common {
     #[arg(long, env = "TALOS_GHCR_ROUTE", value_enum, default_value_t = RouteArg::Auto, help_heading = "Cluster")]
     pub route: RouteArg,
     /// kubeconfig; else KUBECONFIG, else ~/.kube/config.
-    #[arg(long, env = "TALOS_GHCR_KUBECONFIG", value_name = "FILE", help_heading = "Cluster")]
+    #[arg(long, env = "TALOS_GHCR_KUBECONFIG", value_parser = file(), value_name = "FILE", help_heading = "Cluster")]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig; else its current one.
     #[arg(long, env = "TALOS_GHCR_KUBE_CONTEXT", value_name = "NAME", help_heading = "Cluster")]
@@ -254,7 +255,13 @@ pub struct Common {
     /// File with the credential, `-` for stdin; else the content of TALOS_GHCR_CREDENTIAL. Its content tells the format:
     /// a docker config JSON, a kubernetes.io/dockerconfigjson Secret manifest (YAML or JSON), or Talos
     /// RegistryAuthConfig documents (YAML).
-    #[arg(long, env = "TALOS_GHCR_CREDENTIAL_FILE", value_name = "PATH|-", help_heading = "Credential")]
+    #[arg(
+        long,
+        env = "TALOS_GHCR_CREDENTIAL_FILE",
+        value_parser = file(),
+        value_name = "PATH|-",
+        help_heading = "Credential"
+    )]
     pub credential_file: Option<PathBuf>,
     /// Private image whose pull is proved on each node.
     #[arg(long, env = "TALOS_GHCR_IMAGE", value_delimiter = ',', value_name = "REF", help_heading = "Credential")]
@@ -447,6 +454,12 @@ pub enum MissingProof {
     Write,
     /// Only say so.
     Report,
+}
+
+/// A file, also one that is named by nothing: CI sets variables that have no value as empty ones, which clap's own parser
+/// of a path refuses. Who reads it takes an empty path for none.
+fn file() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
 }
 
 /// A length of time such as `90s`, `10m`, `1h30m`.

@@ -338,7 +338,7 @@ fn kube_server_list(given: Vec<String>) -> Result<Vec<KubeServer>, ConnectError>
 /// The docker config, from the file, from stdin, or from the environment; never from an argument, which every process
 /// of the machine could read.
 fn credential(file: Option<&Path>) -> Result<Option<Zeroizing<Vec<u8>>>, ConnectError> {
-    let Some(file) = file else {
+    let Some(file) = file.filter(|file| !file.as_os_str().is_empty()) else {
         return Ok(std::env::var(CREDENTIAL)
             .ok()
             .filter(|it| !it.is_empty())
