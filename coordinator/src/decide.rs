@@ -10,6 +10,7 @@ use agent::record::RecordState;
 use agent::step::{Step, StepPolicy};
 
 use crate::fleet::{Fencing, FleetNode, Snapshot};
+use crate::kube::fence;
 use crate::order::{Rank, rank, turns};
 
 /// Configs staged at once in the first wave.
@@ -381,8 +382,17 @@ pub fn canary_has_passed(nodes: &[FleetNode]) -> bool {
 pub fn left_over(snapshot: &Snapshot, policy: &FleetPolicy) -> Vec<(String, String)> {
     let mut left = Vec::new();
     for node in turns(snapshot).into_iter().filter(|node| !node.is_ignored()) {
+        let reboots = match &node.fencing {
+            Fencing::Ours { fence, .. } | Fencing::Residue { fence, .. } => fence.step == fence::Step::Rebooting,
+            _ => false,
+        };
         let reason = match (node.next_step(policy.step), node.verdict()) {
             (_, Verdict::Leaving | Verdict::Gone) => continue,
+            // Where it is now says nothing: it may be in the middle of its boot.
+            (Step::AwaitBoot | Step::AwaitReady, _) if reboots => {
+                "its reboot was asked for; it stays fenced and cordoned: the next run waits for it and gives it back"
+                    .into()
+            }
             (Step::Blocked(blocked), _) => blocked.to_string(),
             (Step::Nothing, Verdict::Current | Verdict::Unproved) => continue,
             (Step::Claim, _) if !snapshot.halted && matches!(node.fencing, Fencing::Free) => {

@@ -30,7 +30,7 @@ pub enum Closed {
     #[error("the Node was replaced or is gone")]
     Replaced,
     /// As many as may be are disrupted already.
-    #[error("{disrupted} of the {class} are not available ({names}), {allowed} may be")]
+    #[error("not available of the {class}: {names} ({disrupted}, and {allowed} may be, the one to come included)")]
     Budget {
         /// How many.
         disrupted: usize,

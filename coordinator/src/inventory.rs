@@ -104,6 +104,10 @@ impl InventoryError {
     }
 }
 
+/// The Nodes, our Lease and the old script's.
+type KubernetesRead =
+    (Result<Vec<NodeView>, ReadError>, Result<Option<LeaseRecord>, ReadError>, Result<Option<LeaseRecord>, ReadError>);
+
 /// One look at everything.
 #[derive(Debug)]
 pub struct Inventory {
@@ -158,16 +162,14 @@ impl Context {
     /// [`InventoryError`]. A node that does not answer is a row, not an error.
     pub async fn inventory(&self, known: &Known) -> Result<Inventory, InventoryError> {
         let settings = &self.settings;
-        let (nodes, held, legacy) = futures::join!(
-            nodes::list(&self.servers),
-            lease::look(&self.servers, &settings.lease.namespace, &settings.lease.name),
-            async {
-                match settings.legacy_lease.as_ref().filter(|legacy| **legacy != settings.lease) {
-                    Some(legacy) => lease::look(&self.servers, &legacy.namespace, &legacy.name).await,
-                    None => Ok(None),
-                }
-            },
-        );
+        let mut read = Box::pin(self.read_kubernetes()).await;
+        if let (Err(error), ..) = &read
+            && error.may_pass()
+            && Box::pin(self.join_given()).await
+        {
+            read = Box::pin(self.read_kubernetes()).await;
+        }
+        let (nodes, held, legacy) = read;
         let nodes = nodes.map_err(InventoryError::Nodes)?;
         let lease = held.map_err(|source| InventoryError::Lease { name: settings.lease.to_string(), source })?;
         let legacy = legacy.map_err(|source| InventoryError::Lease {
@@ -206,6 +208,28 @@ impl Context {
             nodes: fleet,
         };
         Ok(Inventory { snapshot, lease, legacy })
+    }
+
+    async fn read_kubernetes(&self) -> KubernetesRead {
+        let settings = &self.settings;
+        futures::join!(
+            nodes::list(&self.servers),
+            lease::look(&self.servers, &settings.lease.namespace, &settings.lease.name),
+            async {
+                match settings.legacy_lease.as_ref().filter(|legacy| **legacy != settings.lease) {
+                    Some(legacy) => lease::look(&self.servers, &legacy.namespace, &legacy.name).await,
+                    None => Ok(None),
+                }
+            },
+        )
+    }
+
+    /// Where the kubeconfig's server does not answer at the first contact, those of `--kube-server` are asked to prove
+    /// themselves; whether one has joined.
+    async fn join_given(&self) -> bool {
+        let before = self.servers.names().len();
+        self.servers.extend(Vec::new(), &self.settings.kube_servers).await;
+        self.servers.names().len() > before
     }
 
     /// Which of these nodes serves the kubeconfig's endpoint, its name resolved anew.

@@ -192,13 +192,21 @@ pub fn document(kind: &'static str, inventory: &Inventory, settings: &Settings) 
         .into_iter()
         .map(|node| {
             let steps = forecast(node, settings.fleet);
-            count(&mut summary, node, &steps);
+            let blocked = match node.next_step(settings.fleet.step) {
+                Step::Blocked(blocked) if !node.is_ignored() => Some(blocked),
+                _ => None,
+            };
+            count(&mut summary, node, &steps, blocked.is_some());
             let adoption = node.judgement.as_ref().map(|judgement| judgement.adoption);
             let disrupts = adoption.is_some_and(|adoption| steps.iter().any(|step| step.disrupts(adoption)));
             if disrupts {
                 order += 1;
             }
-            row(snapshot, node, &steps, disrupts.then_some(order))
+            let mut row = row(snapshot, node, &steps, disrupts.then_some(order));
+            if let Some(blocked) = blocked.filter(|_| !matches!(node.verdict(), Verdict::Blocked(_))) {
+                row.reason = format!("{}; {blocked}", row.reason);
+            }
+            row
         })
         .collect();
     let revision = snapshot.nodes.iter().find_map(|node| node.judgement.as_ref()?.revision);
@@ -301,24 +309,25 @@ fn reason(node: &FleetNode, verdict: &Verdict) -> String {
 fn fence_words(fencing: &Fencing) -> Option<String> {
     match fencing {
         Fencing::Free => None,
-        Fencing::Ours { fence, .. } => {
-            Some(format!("ours, {:?} since {}", fence.step, fence.step_since).to_lowercase())
-        }
+        Fencing::Ours { fence, .. } => Some(format!("ours, {} since {}", fence.step, fence.step_since)),
         Fencing::Residue { fence, .. } if fence.is_the_scripts() => {
             Some(format!("{} by the old script's run {}", fence.step, fence.holder))
         }
-        Fencing::Residue { fence, .. } => {
-            Some(format!("{:?} by {} since {}", fence.step, fence.holder, fence.since).to_lowercase())
-        }
+        Fencing::Residue { fence, .. } => Some(format!("{} by {} since {}", fence.step, fence.holder, fence.since)),
         Fencing::Misplaced { .. } => Some("of another node, to be dropped".into()),
         Fencing::Foreign { fence, .. } => Some(format!("by {} under {}", fence.holder, fence.lease)),
         Fencing::Unreadable(why) => Some(why.clone()),
     }
 }
 
-fn count(summary: &mut Summary, node: &FleetNode, steps: &[Step]) {
+/// `blocked` is what the flags forbid, too: such a node is not what its verdict says that it will be.
+fn count(summary: &mut Summary, node: &FleetNode, steps: &[Step], blocked: bool) {
     if node.is_ignored() {
         summary.left_alone += 1;
+        return;
+    }
+    if blocked {
+        summary.blocked += 1;
         return;
     }
     match node.verdict() {

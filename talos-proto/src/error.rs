@@ -49,7 +49,7 @@ pub enum Why {
     #[error("not supported by this Talos")]
     NotSupported,
     /// The endpoint answered, but could not reach the node.
-    #[error("the endpoint cannot reach the node: {message}")]
+    #[error("the endpoint cannot reach the node{}", after_colon(message))]
     TargetUnreachable {
         /// The proxy's words.
         message: String,
@@ -162,6 +162,11 @@ pub fn tls_problem(error: &(dyn Error + 'static)) -> Option<String> {
     None
 }
 
+/// Words behind a colon, where there are any.
+fn after_colon(words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!(": {words}") }
+}
+
 /// The last cause of an error: what tonic and hyper say above it is about themselves.
 fn innermost(error: &dyn Error) -> String {
     let mut words = error.to_string();
@@ -184,7 +189,23 @@ fn plain(words: &str) -> String {
         "transport error: ",
         "error trying to connect: ",
     ];
-    let mut text = WRAPPERS.iter().fold(words.to_owned(), |text, wrapper| text.replace(wrapper, ""));
+    // rustls tells library authors here what people at a terminal cannot use, with a link to its manual; a proxy tells in
+    // Go's words how it dials.
+    const OTHERS: [(&str, &str, &str); 2] = [
+        ("peer closed connection without sending TLS close_notify", "unexpected-eof", "the other side closed it"),
+        ("connection error: desc = \"transport: Error while dialing: ", "\"", ""),
+    ];
+    let mut text = words.to_owned();
+    for (begin, end, instead) in OTHERS {
+        let Some(from) = text.find(begin) else { continue };
+        let rest = from + begin.len();
+        if let Some(to) = text[rest..].find(end) {
+            text.replace_range(rest + to..rest + to + end.len(), "");
+            let kept = if instead.is_empty() { rest } else { rest + to };
+            text.replace_range(from..kept, instead);
+        }
+    }
+    text = WRAPPERS.iter().fold(text, |text, wrapper| text.replace(wrapper, ""));
     while let Some(begin) = text.find(" (os error ") {
         let Some(length) = text[begin..].find(')') else { break };
         text.replace_range(begin..=begin + length, "");
@@ -198,11 +219,7 @@ pub fn chain(error: &dyn Error) -> String {
     let mut words = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {
-        let mut text = error.to_string();
-        // rustls tells library authors here what people at a terminal cannot use, with a link to its manual.
-        if text.starts_with("peer closed connection without sending TLS close_notify") {
-            "the other side closed it".clone_into(&mut text);
-        }
+        let text = error.to_string();
         // tonic and hyper repeat their source in their own words.
         if !words.contains(&text) {
             words.push_str(": ");
@@ -210,7 +227,7 @@ pub fn chain(error: &dyn Error) -> String {
         }
         next = error.source();
     }
-    words
+    plain(&words)
 }
 
 #[cfg(test)]
@@ -223,6 +240,11 @@ mod tests {
         assert_eq!(plain(words), "the API server 10.0.0.2:6443: Connection refused");
         assert_eq!(plain("a: client error (Connect)"), "a: client error (Connect)", "nothing else is known");
         assert_eq!(plain("x (os error 2): y (os error 13)"), "x: y");
+        let rustls = "it broke: peer closed connection without sending TLS close_notify: https://docs.rs/rustls/x.html#unexpected-eof; again";
+        assert_eq!(plain(rustls), "it broke: the other side closed it; again");
+        let go =
+            "no way: connection error: desc = \"transport: Error while dialing: dial tcp 10.0.0.9:50000: i/o timeout\"";
+        assert_eq!(plain(go), "no way: dial tcp 10.0.0.9:50000: i/o timeout");
     }
 
     /// The texts are those of talos-captures read.jsonl.

@@ -7,7 +7,7 @@ use lab::cluster::USER;
 use tokio::process::Command;
 
 use crate::action::runner::written;
-use crate::harness::{Bed, Ended, finish, read};
+use crate::harness::{Bed, Ended, bare, finish, read};
 use crate::scene::{only_stale, two_workers};
 
 /// `run` as a step of a workflow.
@@ -86,4 +86,21 @@ async fn p03_in_actions_a_failure_explains_itself_in_one_annotation() {
     let errors: Vec<_> = obeyed(&unread).into_iter().filter(|(name, _)| name.starts_with("error")).collect();
     assert_eq!(errors.len(), 1, "{}", unread.stderr);
     assert!(errors[0].1.contains("nobody"), "{errors:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn p03_in_actions_what_only_looks_masks_too_and_says_what_does_not_hold() {
+    let bed = two_workers().await;
+    let mut verify = bed.command("verify", &["-n", "worker-1"]);
+    verify.env("GITHUB_ACTIONS", "true");
+    let differs = finish(verify).await.expect(2);
+    let told = obeyed(&differs);
+    let names: Vec<&str> = told.iter().map(|(name, _)| name.split(' ').next().expect("a name")).collect();
+    assert_eq!(names, ["add-mask", "add-mask", "error"], "{}", differs.stderr);
+    assert!(told[2].1.starts_with("worker-1: configured: another credential for"), "{told:?}");
+
+    let mut typed = bare();
+    typed.args(["run", "--drain-timeout", "10"]).env("GITHUB_ACTIONS", "true");
+    let typed = finish(typed).await.expect(64);
+    assert!(obeyed(&typed).iter().any(|(name, text)| name.starts_with("error") && text.contains("--drain-timeout")));
 }

@@ -56,6 +56,19 @@ async fn a_plan_names_the_gate_that_is_closed_now() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn k09_a_plan_says_which_nodes_a_flag_holds_back_and_that_something_differs() {
+    let bed = Bed::proved(|options| options.workers = 2).await;
+    bed.run(&["-n", "worker-1"]).await.expect(0);
+    let back = ["-n", "worker-1", "--detailed-exitcode"];
+    let plan = bed.product_with_old("plan", &back).await.expect(2).stdout;
+    let row = plan.lines().find(|line| line.contains("worker-1")).expect("its row");
+    assert!(row.contains("Drifted") && row.contains("--allow-older goes back to it"), "{plan}");
+    assert!(plan.contains("1 blocked") && !plan.contains("Nothing to do"), "{plan}");
+    let allowed = bed.product_with_old("plan", &[&back[..], &["--allow-older"]].concat()).await.expect(2).stdout;
+    assert!(allowed.contains("Plan: 1 to reboot"), "{allowed}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s10_a_plan_with_nothing_to_do_asks_for_no_rights_and_no_registry() {
     let bed = Bed::proved(|_| {}).await;
     let plan = bed.product_with_old("plan", &["-o", "json"]).await.expect(0).json();

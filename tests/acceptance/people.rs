@@ -111,6 +111,8 @@ async fn p08_the_time_is_up_or_the_job_is_cancelled_in_a_drain_and_all_is_given_
         let bed = two_workers().await;
         block_evictions(&bed, true);
         let stopped = bed.run(&["-n", "worker-1", "--timeout", "3s", "-o", "json"]).await.expect(4);
+        assert!(stopped.stderr.contains("--timeout of 3s is over"), "{}", stopped.stderr);
+        assert!(stopped.stdout.contains("stopped (--timeout of 3s is over): "), "{}", stopped.stdout);
         assert!(evictions(&bed) > 0, "it was draining: {}", stopped.stderr);
         assert_eq!(stopped.json()["exitCode"], 4);
         assert_given_back_and_finished(&bed).await;

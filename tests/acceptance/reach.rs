@@ -74,6 +74,22 @@ async fn o03_s4_the_control_plane_behind_a_tunnel_goes_last() {
     assert!(!done.stderr.contains("is not used") && !done.stderr.contains("cannot be reached"), "{}", done.stderr);
 }
 
+/// The kubeconfig's own server is away: one that was named is asked to prove itself at the first contact, and one that was
+/// not is not looked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o05_a_further_api_server_is_used_where_the_kubeconfigs_does_not_answer_at_all() {
+    let bed = Bed::new(|options| options.workers = 1).await;
+    let dead = kubeconfig(&bed, &format!("https://{}:1", bed.lab.node("cp-1").address()));
+    let further = format!("{}:6443", bed.lab.node("cp-2").address());
+    let replaced = [("--kubeconfig", dead.as_str())];
+    let away = bed.product_with("verify", &replaced, &[]).await.expect(1);
+    assert!(away.stderr.contains("no Kubernetes API server answered") && away.stdout.is_empty(), "{}", away.stderr);
+    assert!(away.stderr.contains("Connection refused") && !away.stderr.contains("os error"), "{}", away.stderr);
+    let seen = bed.product_with("verify", &replaced, &["--kube-server", &further, "-o", "json"]).await.expect(2).json();
+    assert_eq!(seen["nodes"].as_array().map(Vec::len), Some(4));
+    assert_eq!(bed.writes(), 0);
+}
+
 /// Only the load balancer is let in to the API servers: none of their own addresses joins the set, and none can say that it
 /// is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

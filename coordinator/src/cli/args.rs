@@ -162,7 +162,7 @@ pub struct VerifyArgs {
 pub enum ClaimName {
     /// The effective credential equals the given one and is persisted.
     Configured,
-    /// The running CRI process started with it.
+    /// The running CRI process started with what is configured.
     Loaded,
     /// The node fetched a private image with it.
     Pull,

@@ -26,6 +26,7 @@ use crate::kube::api_servers::{ApiServers, KubeServer, KubeconfigError};
 use crate::kube::drain::DrainOptions;
 use crate::kube::lease::Timing;
 use crate::reboot_mode::RebootModes;
+use crate::report::actions;
 use crate::settings::{Budgets, DEFAULT_ROUNDS, Settings};
 use crate::talos_alone::TalosAlone;
 
@@ -106,7 +107,9 @@ pub enum Cluster {
 /// [`ConnectError`] about the credential.
 pub fn credential_only(common: &Common) -> Result<Desired, ConnectError> {
     let bytes = credential(common.credential_file.as_deref())?.ok_or(ConnectError::NoCredential)?;
-    Desired::read(&bytes, &common.registry).map_err(ConnectError::Credential)
+    let desired = Desired::read(&bytes, &common.registry).map_err(ConnectError::Credential)?;
+    actions::mask(&desired);
+    Ok(desired)
 }
 
 /// Only Kubernetes, for what needs neither Talos nor a credential.
@@ -301,7 +304,9 @@ impl Given {
     /// [`ConnectError`] about the credential.
     pub fn credential(&self) -> Result<Option<Desired>, ConnectError> {
         let Some(bytes) = credential(self.credential_file.as_deref())? else { return Ok(None) };
-        Desired::read(&bytes, &self.settings.registries).map(Some).map_err(ConnectError::Credential)
+        let desired = Desired::read(&bytes, &self.settings.registries).map_err(ConnectError::Credential)?;
+        actions::mask(&desired);
+        Ok(Some(desired))
     }
 
     /// The selected context of the talosconfig.

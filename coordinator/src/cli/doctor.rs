@@ -11,7 +11,7 @@ use super::fail;
 use crate::doctor::{CredentialSource, DoctorDocument, Health, Patient, examine, registry};
 use crate::exit::Exit;
 use crate::report::doctor::{text, width};
-use crate::report::{machine_readable, print};
+use crate::report::{actions, machine_readable, print};
 
 pub(super) async fn doctor(args: DoctorArgs) -> Exit {
     let DoctorArgs { registry_only, common, roll } = args;
@@ -31,7 +31,13 @@ pub(super) async fn doctor(args: DoctorArgs) -> Exit {
     };
     let document = DoctorDocument::new(checks);
     print(&machine_readable(&document, format).unwrap_or_else(|| text(&document, registry_only, width())));
-    if document.health() == Health::Fault { Exit::Failed } else { Exit::Done }
+    if document.health() != Health::Fault {
+        return Exit::Done;
+    }
+    let faults = document.checks.iter().filter(|check| check.health == Health::Fault);
+    let words: Vec<_> = faults.map(|check| format!("{}: {}", check.name, check.detail)).collect();
+    actions::annotate(&words.join("\n"));
+    Exit::Failed
 }
 
 /// Reads each file, whatever is wrong with the others.

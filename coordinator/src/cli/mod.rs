@@ -41,6 +41,10 @@ pub fn main() -> ExitCode {
         Err(error) => {
             let _ = error.print();
             let fine = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            if !fine {
+                let text = error.to_string();
+                report::actions::annotate(text.trim_start_matches("error: ").trim_end());
+            }
             return if fine { Exit::Done } else { Exit::Usage }.into();
         }
     };

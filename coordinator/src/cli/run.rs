@@ -52,7 +52,7 @@ pub(super) async fn run(args: RunArgs) -> Exit {
         Ok(stop) => stop,
         Err(error) => return fail(Exit::Failed, &error),
     };
-    let actions = Actions::begin(&context.desired);
+    let actions = Actions::begin();
     let ask = !yes && std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     let settings = context.settings.clone();
     let confirm: Confirm = Box::new(move |inventory| !ask || confirmed(inventory, &settings));
@@ -72,7 +72,11 @@ pub(super) async fn run(args: RunArgs) -> Exit {
     };
     let Ended { exit, document, nodes } = ended;
     let mut exit = stop.exit().map_or(exit, |asked| exit.worse(asked));
-    let mut ended = Ended { exit, document: RunDocument { exit_code: exit.code(), ..document }, nodes };
+    let result = match stop.cause() {
+        Some(cause) => document.result.replacen("stopped:", &format!("stopped ({cause}):"), 1),
+        None => document.result.clone(),
+    };
+    let mut ended = Ended { exit, document: RunDocument { exit_code: exit.code(), result, ..document }, nodes };
     if let Err(error) = due.write(|| run_report::document(&trace, &servers.outages(), &ended)) {
         exit = exit.worse(Exit::Failed);
         ended.document.exit_code = exit.code();
@@ -118,16 +122,19 @@ fn summary(document: &RunDocument) -> String {
     }
     let requests = document.requests;
     text.push_str(&format!(
-        "{} in {:.1} s ({} Talos calls, {} Kubernetes requests).\n",
+        "{} {:.1} s ({} Talos calls, {} Kubernetes requests){}.\n",
         match document.result.as_str() {
-            "nothing-to-do" => "Nothing to do",
-            "done" => "Done",
-            other if other.starts_with("stopped") => "Stopped",
-            other => other,
+            "nothing-to-do" => "Nothing to do, in",
+            "done" => "Done in",
+            _ => "Ended after",
         },
         document.seconds,
         requests.talos,
-        requests.kubernetes
+        requests.kubernetes,
+        match document.result.as_str() {
+            "nothing-to-do" | "done" => String::new(),
+            other => format!(": {other}"),
+        }
     ));
     if let Some(words) = document.left_out.words() {
         text.push_str(&format!("{words}.\n"));

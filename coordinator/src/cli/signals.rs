@@ -1,8 +1,9 @@
 //! Signals: the first one stops in order, a repeat of the same one at once.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use talos_proto::clock::Clock;
+use talos_proto::clock::{Clock, short};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +19,7 @@ pub(super) struct Stop {
     /// Cancelled at the first signal or at `--timeout`.
     pub(super) token: CancellationToken,
     cause: oneshot::Receiver<Exit>,
+    words: Arc<OnceLock<String>>,
 }
 
 impl Stop {
@@ -29,6 +31,8 @@ impl Stop {
     ) -> std::io::Result<Self> {
         let token = CancellationToken::new();
         let (tell, cause) = oneshot::channel();
+        let words: Arc<OnceLock<String>> = Arc::default();
+        let told = Arc::clone(&words);
         let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let (clock, stop) = (clock.clone(), token.clone());
         tokio::spawn(async move {
@@ -43,7 +47,15 @@ impl Stop {
                 _ = term.recv() => Exit::Signal(15),
                 () = timeout => Exit::Stopped,
             };
-            report::say("stopping: no new step is begun, what this run cordoned is given back (again: at once)");
+            let cause = match (first, limit) {
+                (Exit::Stopped, Some(limit)) => format!("--timeout of {} is over", short(limit)),
+                (Exit::Signal(2), _) => "SIGINT".to_owned(),
+                _ => "SIGTERM".to_owned(),
+            };
+            report::say(&format!(
+                "stopping: no new step is begun, what this run cordoned is given back ({cause}; a repeated signal ends it at once)"
+            ));
+            let _ = told.set(cause);
             let _ = tell.send(first);
             stop.cancel();
             let since = clock.now();
@@ -64,7 +76,12 @@ impl Stop {
                 heard.push(again);
             }
         });
-        Ok(Self { token, cause })
+        Ok(Self { token, cause, words })
+    }
+
+    /// What it was, in words.
+    pub(super) fn cause(&self) -> Option<&str> {
+        self.words.get().map(String::as_str)
     }
 
     /// How the run ends because of it; `None` when nothing asked it to stop.

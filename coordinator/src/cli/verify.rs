@@ -10,7 +10,7 @@ use super::fail;
 use super::look::{Looked, look};
 use crate::exit::Exit;
 use crate::plan::{NodeRow, PlanDocument, document};
-use crate::report::{Format, junit, machine_readable, print, table};
+use crate::report::{Format, actions, junit, machine_readable, print, table};
 
 pub(super) async fn verify(args: VerifyArgs) -> Exit {
     let VerifyArgs { claims, junit, common } = args;
@@ -28,6 +28,9 @@ pub(super) async fn verify(args: VerifyArgs) -> Exit {
         machine_readable(&document, format).unwrap_or_else(|| table::verification(&document, format == Format::Wide));
     print(&text);
     let exit = judge(&document, &claims);
+    if exit != Exit::Done {
+        actions::annotate(&what_does_not_hold(&document, &claims));
+    }
     match junit.filter(|file| !file.as_os_str().is_empty()).map(|file| write_junit(&file, &document, &claims)) {
         Some(Err(error)) => exit.worse(fail(Exit::Failed, &error)),
         _ => exit,
@@ -43,6 +46,22 @@ fn judge_row(row: &NodeRow, claims: &[ClaimName]) -> Exit {
     let Some(seen) = &row.claims else { return Exit::Failed };
     let holds = claims.iter().all(|claim| claim.of(seen).answer == Answer::True);
     if holds { Exit::Done } else { Exit::Differs }
+}
+
+/// For one annotation: each node that fails, and by which claims.
+fn what_does_not_hold(document: &PlanDocument, claims: &[ClaimName]) -> String {
+    let mut text = String::new();
+    for row in document.nodes.iter().filter(|row| judge_row(row, claims) != Exit::Done) {
+        let words = match &row.claims {
+            None => row.reason.clone(),
+            Some(seen) => {
+                let failing = claims.iter().filter(|claim| claim.of(seen).answer != Answer::True);
+                failing.map(|claim| format!("{claim}: {}", claim.of(seen).evidence)).collect::<Vec<_>>().join("; ")
+            }
+        };
+        text.push_str(&format!("{}: {words}\n", row.name));
+    }
+    text + "Next: talos-ghcr plan shows what a run would do about it."
 }
 
 /// Writes the JUnit file.

@@ -39,11 +39,11 @@ pub async fn look(desired: &Desired, images: &[String], clock: &Clock) -> Vec<Ch
                 checks
             }
             Err(error) => {
-                let only = format!(
-                    "try it alone, with the same credential: talos-ghcr doctor --registry-only --registry {host}{}",
+                let next = format!(
+                    "a token of that user that has not expired and may read the image (GHCR: read:packages); to try one alone: talos-ghcr doctor --registry-only --registry {host}{}",
                     images.first().map(|image| format!(" --image {image}")).unwrap_or_default()
                 );
-                let mut checks = vec![Check::fault(NAME, explain(&error).await).next(only)];
+                let mut checks = vec![Check::fault(NAME, explain(&error).await).next(next)];
                 checks.extend(lasting(host, credential));
                 checks
             }

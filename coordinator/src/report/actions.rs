@@ -27,19 +27,12 @@ pub struct Actions {
 }
 
 impl Actions {
-    /// Inside of GitHub Actions: masks every secret before anything else is said, opens a group and obeys no command that
-    /// others print from then on.
+    /// Inside of GitHub Actions: opens a group, and has no command obeyed from then on that others print.
     #[must_use]
-    pub fn begin(secrets: &Desired) -> Option<Self> {
+    pub fn begin() -> Option<Self> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        if variable("GITHUB_ACTIONS")? != "true" {
+        if !are_here() {
             return None;
-        }
-        for secret in secrets.secrets() {
-            // A secret of several lines is masked line by line: so the runner compares.
-            for line in secret.lines().filter(|line| !line.trim().is_empty()) {
-                super::say(&format!("::add-mask::{}", value(line)));
-            }
         }
         let actions = Self {
             resume: Uuid::new_v4().simple().to_string(),
@@ -74,9 +67,27 @@ impl Actions {
     }
 }
 
-/// Inside of GitHub Actions: one annotation for what failed before a run began.
+/// Whether we are a step of a workflow.
+fn are_here() -> bool {
+    std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true")
+}
+
+/// Inside of GitHub Actions: masks every secret, as soon as it is known and before anything else is said.
+pub fn mask(secrets: &Desired) {
+    if !are_here() {
+        return;
+    }
+    for secret in secrets.secrets() {
+        // A secret of several lines is masked line by line: so the runner compares.
+        for line in secret.lines().filter(|line| !line.trim().is_empty()) {
+            super::say(&format!("::add-mask::{}", value(line)));
+        }
+    }
+}
+
+/// Inside of GitHub Actions: one annotation for what failed before a run began, and for the commands that only look.
 pub fn annotate(text: &str) {
-    if std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true") {
+    if are_here() {
         super::say(&format!("::error title=talos-ghcr::{}", value(text)));
     }
 }
@@ -91,11 +102,15 @@ fn failure(document: &RunDocument) -> Option<String> {
     if document.exit_code == 0 {
         return None;
     }
-    let mut text = format!("exit code {}: {}", document.exit_code, document.result);
+    // The first line is what a page of many jobs shows of it: the cause.
+    let mut text = String::new();
     for (node, reason) in &document.left {
-        let name = if node.is_empty() { "run" } else { node };
-        let _ = write!(text, "\n{name}: {reason}");
+        if !node.is_empty() {
+            let _ = write!(text, "{node}: ");
+        }
+        let _ = writeln!(text, "{reason}");
     }
+    let _ = write!(text, "exit code {}: {}", document.exit_code, document.result);
     text.push_str(match document.exit_code {
         3 => "\nNext: wait until that run has ended; talos-ghcr fences shows who holds the lease.",
         4 | 5 => "\nNext: run the same command again; it goes on where this one ended.",

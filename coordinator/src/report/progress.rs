@@ -105,18 +105,17 @@ impl Progress {
         loop {
             clock.sleep(Duration::from_secs(1)).await;
             let now = clock.now();
-            let waiting = {
+            {
                 let mut state = self.lock();
                 let last = *state.last.get_or_insert(self.inner.start);
                 if now.since(last) < HEARTBEAT {
                     continue;
                 }
                 state.last = Some(now);
-                state.waiting.clone()
-            };
-            for (node, (what, deadline)) in waiting {
-                let left = deadline.map(|deadline| format!(", {} left", short(deadline.since(now))));
-                super::say(&self.line(&node, &format!("still {what}{}", left.unwrap_or_default())));
+            }
+            for Running { node, what, waits_for, left, .. } in self.running() {
+                let left = left.map(|left| format!(", {} left", short(left))).unwrap_or_default();
+                super::say(&self.line(&node, &format!("still {}{left}", waits_for.unwrap_or(what))));
             }
         }
     }

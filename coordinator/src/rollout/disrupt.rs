@@ -147,6 +147,11 @@ async fn seen_through_talos(env: &Env, node: &FleetNode, value: &str) -> Result<
     }
 }
 
+/// So many pods, in words.
+fn count(pods: usize) -> String {
+    format!("{pods} pod{}", if pods == 1 { "" } else { "s" })
+}
+
 /// Evicts what must go.
 pub async fn drain(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result<End, End> {
     let lease = env.held()?;
@@ -155,8 +160,8 @@ pub async fn drain(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result
     let say = |event: DrainProgress| match event {
         DrainProgress::Started { pods: 0 } => {}
         DrainProgress::Started { pods } => {
-            env.say(node, &format!("draining {pods} pods"));
-            waiting.is_for(format!("draining: {pods} pods to go"));
+            env.say(node, &format!("draining {}", count(pods)));
+            waiting.is_for(format!("draining: {} to go", count(pods)));
         }
         DrainProgress::Blocked { pod, message } => {
             let words = format!("eviction of {pod} is held back: {message}");
@@ -166,14 +171,14 @@ pub async fn drain(env: &Env, node: &FleetNode, learned: &mut Learned) -> Result
         DrainProgress::Warning { pod, warning } => tracing::info!(%pod, %warning, "drain"),
         DrainProgress::Gone { pod, left } => {
             tracing::debug!(%pod, left, "gone");
-            waiting.is_for(format!("draining: {left} pods to go"));
+            waiting.is_for(format!("draining: {} to go", count(left)));
         }
     };
     let options = env.context.settings.drain;
     let draining = drain::drain(&env.context.servers, &*lease, node.name(), options, budget, &say);
     let drained = env.unless_stopped(Box::pin(draining)).await??;
     learned.drained = true;
-    env.say(node, &format!("drained: {} pods evicted, {} stay", drained.evicted, drained.kept));
+    env.say(node, &format!("drained: {} evicted, {} stay", count(drained.evicted), drained.kept));
     Ok(End::Done)
 }
 

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent::image::ImageRef;
+use agent::step::Step;
 use schemars::JsonSchema;
 use serde::Serialize;
 use talos_proto::chain;
@@ -287,7 +288,7 @@ impl Rollout {
         let budgets = self.env.context.settings.budgets;
         let patience = if self.lease.is_some() { budgets.reboot } else { budgets.gate };
         let deadline = self.env.clock().now() + patience;
-        let mut said = false;
+        let mut waiting = None;
         loop {
             let error = match self.env.context.inventory(&self.known).await {
                 Ok(inventory) => {
@@ -309,8 +310,9 @@ impl Rollout {
                 self.fail(Exit::Failed, "", chain(&error));
                 return None;
             }
-            if !std::mem::replace(&mut said, true) {
+            if waiting.is_none() {
                 self.env.progress.event("", &format!("{}; trying for up to {}", chain(&error), short(patience)));
+                waiting = Some(self.env.progress.waiting("", "trying to look at the cluster", Some(deadline)));
             }
             tokio::select! {
                 () = self.env.clock().sleep(AWAY) => {}
@@ -464,7 +466,15 @@ impl Rollout {
         let policy = self.env.context.settings.fleet;
         for (node, reason) in left_over(snapshot, &policy) {
             // A failure of this run has named its exit code already.
-            if !self.left.contains_key(&node) {
+            if self.left.contains_key(&node) {
+                continue;
+            }
+            let open = |node: &FleetNode| {
+                node.fencing == Fencing::Free && matches!(node.next_step(policy.step), Step::Claim | Step::Stage)
+            };
+            if self.stopping() && snapshot.node(&node).is_some_and(open) {
+                self.leave(&node, "not done: the run was stopped before it".to_owned());
+            } else {
                 self.leave(&node, reason);
             }
         }

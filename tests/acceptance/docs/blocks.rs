@@ -113,7 +113,10 @@ fn samples_are_fresh(document: &str, said: &[Said]) {
     let all = documents();
     let text = &all.iter().find(|found| found.path == document).expect("it was just read").text;
     let blocks = blocks(text);
-    for sample in blocks.iter().filter(|block| block.language == "text") {
+    // No block is run at a terminal; what one shows is looked at by the tests of it (`terminal`).
+    let printed =
+        |block: &&Block| block.language == "text" && block.attributes.get("at").is_none_or(|at| at != "terminal");
+    for sample in blocks.iter().filter(printed) {
         let before = blocks.iter().rfind(|block| block.language == "sh" && block.line < sample.line);
         let Some(said) = before.and_then(|block| said.iter().find(|said| said.line == block.line)) else { continue };
         let compared = sample.text.lines().filter_map(told);
@@ -201,7 +204,7 @@ fn every_block_is_marked_with_what_it_is_and_few_are_not_run() {
         }
         for block in of(&document) {
             let place = format!("{}:{}", document.path, block.line);
-            let known = ["exit", "not-run", "shell"];
+            let known = ["at", "exit", "not-run", "shell"];
             assert!(
                 block.attributes.keys().all(|name| known.contains(&name.as_str())),
                 "{place}: {:?}",

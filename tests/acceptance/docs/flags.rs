@@ -51,7 +51,8 @@ fn every_flag_that_is_named_exists() {
     flags_of(&Cli::command(), &mut known);
     flags_of(&lab::cli::Cli::command(), &mut known);
     let (mut named, mut foreign, mut unknown) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-    for document in documents() {
+    // What the tests have seen holds wrong flags, too.
+    for document in documents().into_iter().filter(|document| document.path != "docs/messages.md") {
         let blocks =
             blocks(&document.text).into_iter().filter(|block| matches!(block.language.as_str(), "sh" | "text"));
         for text in code_spans(&document.text).into_iter().chain(blocks.map(|block| block.text)) {

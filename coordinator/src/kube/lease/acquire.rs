@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use talos_proto::clock::Moment;
+use talos_proto::clock::{Moment, short};
 use tokio::sync::mpsc;
 
 use super::super::api_servers::{ApiServers, ReadError, WriteError};
@@ -127,11 +127,16 @@ impl std::fmt::Display for HeldByAnother {
         let record = &self.record;
         write!(f, "the lease {} is held by {}", self.lease, record.holder.as_deref().unwrap_or("nobody"))?;
         match self.age {
-            Some(age) => write!(f, ", renewed {}s ago", age.as_secs())?,
+            Some(age) => write!(f, ", renewed {} ago", short(Duration::from_secs(age.as_secs())))?,
             None => write!(f, ", age unknown")?,
         }
         // Only another's lease is refused.
-        write!(f, " ({}): {}", self.why, record.facts(""))
+        write!(
+            f,
+            " ({}): wait until it has ended (--lease-wait TIME), or see `talos-ghcr fences` ({})",
+            self.why,
+            record.facts("")
+        )
     }
 }
 
