@@ -133,6 +133,12 @@ impl Trace {
         Self(Arc::new(Inner { clock, start, started, log: Mutex::default() }))
     }
 
+    /// When the run began.
+    #[must_use]
+    pub fn started(&self) -> Timestamp {
+        self.0.started
+    }
+
     /// A moment as its offset from the begin.
     #[must_use]
     pub fn offset(&self, moment: Moment) -> Duration {

@@ -86,6 +86,10 @@ async fn p03_in_actions_a_failure_explains_itself_in_one_annotation() {
     let errors: Vec<_> = obeyed(&unread).into_iter().filter(|(name, _)| name.starts_with("error")).collect();
     assert_eq!(errors.len(), 1, "{}", unread.stderr);
     assert!(errors[0].1.contains("nobody"), "{errors:?}");
+    // The steps after it can read that nothing was changed.
+    let outputs = written(&bed.lab.dir().join("output"));
+    assert_eq!(outputs.get("changed").map(String::as_str), Some("false"), "{outputs:?}");
+    assert!(read(&bed.lab.dir().join("summary")).contains("failed before it began"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -180,7 +180,8 @@ impl TalosSide {
             .map_err(|source| ConnectError::Identity { file: selected.file.clone(), source })?;
         let talos = Talos::new(&identity, &selected.endpoints, given.routing, clock.clone())?;
         let findings = selected.warnings().iter().chain(identity.warnings());
-        let warnings = findings.map(|finding| format!("talosconfig {}: {finding}", selected.file.display())).collect();
+        let findings = findings.map(|finding| format!("talosconfig {}: {finding}", selected.file.display()));
+        let warnings = findings.chain(given.other_credential()).collect();
         Ok(Self { talos, identity, nodes: selected.nodes, warnings })
     }
 }
@@ -307,6 +308,13 @@ impl Given {
         let desired = Desired::read(&bytes, &self.settings.registries).map_err(ConnectError::Credential)?;
         actions::mask(&desired);
         Ok(Some(desired))
+    }
+
+    /// A second credential that nobody looks at.
+    fn other_credential(&self) -> Option<String> {
+        let set = std::env::var_os(CREDENTIAL).is_some_and(|value| !value.is_empty());
+        let file = self.credential_file.as_ref().filter(|file| set && !file.as_os_str().is_empty())?;
+        Some(format!("the content of {CREDENTIAL} is not used: the credential is that of {}", file.display()))
     }
 
     /// The selected context of the talosconfig.

@@ -9,6 +9,7 @@ use crate::exit::Exit;
 use crate::hooks;
 use crate::inventory::Known;
 use crate::plan::{document, drains, needs};
+use crate::report::doctor::terminal;
 use crate::report::{Format, machine_readable, print, table};
 
 pub(super) async fn plan(args: PlanArgs) -> Exit {
@@ -31,7 +32,8 @@ pub(super) async fn plan(args: PlanArgs) -> Exit {
     };
     drains::look(&context.servers, context.settings.drain, &mut document).await;
     needs::look(&context, &inventory.snapshot, &clock, &mut document).await;
-    let text = machine_readable(&document, format).unwrap_or_else(|| table::plan(&document, format == Format::Wide));
+    let text = machine_readable(&document, format)
+        .unwrap_or_else(|| table::plan(&document, format == Format::Wide, terminal(std::io::stdout())));
     print(&text);
     let differs = document.nodes.iter().any(|node| !node.steps.is_empty())
         || document.summary.blocked + document.summary.unknown > 0

@@ -14,6 +14,7 @@ use crate::exit::Exit;
 use crate::inventory::Inventory;
 use crate::plan::document;
 use crate::report::actions::Actions;
+use crate::report::doctor::terminal;
 use crate::report::live::{self, Live};
 use crate::report::progress::Progress;
 use crate::report::report_file::{Due, ReportFile};
@@ -28,15 +29,15 @@ pub(super) async fn run(args: RunArgs) -> Exit {
     // What is wrong with it is said before anything is asked or changed.
     let file = match ReportFile::of(report.map(PathBuf::from)) {
         Ok(file) => file,
-        Err(error) => return fail(Exit::Usage, &error),
+        Err(error) => return early(Exit::Usage, &error),
     };
     if let Some(Err(error)) = file.as_ref().map(ReportFile::try_out) {
-        return fail(Exit::Failed, &error);
+        return early(Exit::Failed, &error);
     }
     let clock = Clock::system();
     let context = match connect(common, Some(roll), &clock).await {
         Ok(context) => Arc::new(context),
-        Err(error) => return fail(error.exit(), &error),
+        Err(error) => return early(error.exit(), &error),
     };
     let progress = Progress::new(clock.clone());
     let (trace, servers, due) = (progress.trace().clone(), context.servers.clone(), Due::new(file));
@@ -98,10 +99,16 @@ pub(super) async fn run(args: RunArgs) -> Exit {
     }
 }
 
+/// A run that ends before it begins.
+fn early(exit: Exit, error: &dyn std::error::Error) -> Exit {
+    report::actions::never_began(&talos_proto::chain(error));
+    fail(exit, error)
+}
+
 /// Shows the plan and asks; only a terminal is ever asked.
 fn confirmed(inventory: &Inventory, settings: &Settings) -> bool {
     live::aside(|| {
-        report::say(&table::plan(&document("Plan", inventory, settings), false));
+        report::say(&table::plan(&document("Plan", inventory, settings), false, terminal(std::io::stderr())));
         report::say("Go on? [y/N]");
         let mut answer = String::new();
         let read = std::io::stdin().lock().read_line(&mut answer);

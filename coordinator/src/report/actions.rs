@@ -72,6 +72,25 @@ fn are_here() -> bool {
     std::env::var_os("GITHUB_ACTIONS").is_some_and(|value| value == "true")
 }
 
+/// Inside of GitHub Actions: the outputs and the summary of a run that ended before it began, so that the steps that read
+/// them see that nothing was changed.
+pub fn never_began(error: &str) {
+    if !are_here() {
+        return;
+    }
+    let append = |variable: &str, text: String| {
+        let Some(file) = std::env::var_os(variable).filter(|value| !value.is_empty()) else { return };
+        // The run has failed already.
+        if let Ok(mut opened) = std::fs::OpenOptions::new().append(true).create(true).open(file) {
+            let _ = opened.write_all(text.as_bytes());
+        }
+    };
+    let nothing = [("changed", "false"), ("rebooted", ""), ("unproved", ""), ("revision", "")];
+    let delimiter = format!("ghadelimiter_{}", Uuid::new_v4());
+    append("GITHUB_OUTPUT", lines(&nothing.map(|(name, value)| (name, value.to_owned())), &delimiter));
+    append("GITHUB_STEP_SUMMARY", format!("### talos-ghcr run: failed before it began\n\n{}\n", cell(error)));
+}
+
 /// Inside of GitHub Actions: masks every secret, as soon as it is known and before anything else is said.
 pub fn mask(secrets: &Desired) {
     if !are_here() {
@@ -128,6 +147,10 @@ fn outputs(document: &RunDocument, delimiter: &str) -> String {
         ("unproved", unproved.join(",")),
         ("revision", document.revision.clone().unwrap_or_default()),
     ];
+    lines(&values, delimiter)
+}
+
+fn lines(values: &[(&str, String)], delimiter: &str) -> String {
     values
         .iter()
         .fold(String::new(), |text, (name, value)| text + &format!("{name}<<{delimiter}\n{value}\n{delimiter}\n"))

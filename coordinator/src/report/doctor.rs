@@ -1,6 +1,7 @@
 //! The checks for people: a line each, and under it what to do.
 
 use std::fmt::Write as _;
+use std::os::fd::AsFd;
 
 use rustix::termios::tcgetwinsize;
 
@@ -13,11 +14,17 @@ const WIDTH: usize = 120;
 /// However narrow the terminal, a detail gets that much.
 const NARROWEST: usize = 40;
 
-/// The columns of the terminal that stdout is.
+/// The columns of the terminal that stdout is, or as many as a page has.
 #[must_use]
 pub fn width() -> usize {
-    let columns = tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
-    columns.filter(|columns| *columns > 0).unwrap_or(WIDTH)
+    terminal(std::io::stdout()).unwrap_or(WIDTH)
+}
+
+/// The columns of a terminal; `None` for what is none.
+#[must_use]
+pub fn terminal(stream: impl AsFd) -> Option<usize> {
+    let columns = tcgetwinsize(stream).ok().map(|size| usize::from(size.ws_col));
+    columns.filter(|columns| *columns > 0)
 }
 
 /// The document for people, wrapped to that many columns. What is there to be pasted is never wrapped.
@@ -78,7 +85,7 @@ fn then(health: Health, registry_only: bool) -> &'static str {
 }
 
 /// Breaks at spaces; a word that is longer than the line stays whole, for it may be copied.
-fn wrapped(text: &str, room: usize) -> Vec<String> {
+pub(super) fn wrapped(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let line = lines.last().map_or(0, |line| line.chars().count());

@@ -31,7 +31,7 @@ pub fn text(document: &FencesDocument, wide: bool) -> String {
     }
     line(&mut text, &format!("The next run {}.", document.next_run));
     if document.decisions.is_empty() {
-        let then = if document.refused { "wait until that run has ended" } else { "run the same command again" };
+        let then = if document.refused { "wait until that run has ended" } else { "talos-ghcr run goes on from it" };
         let _ = writeln!(text, "Nothing has to be done by hand: {then}.");
         return text;
     }

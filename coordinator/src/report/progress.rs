@@ -30,6 +30,7 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
+    begun: bool,
     last: Option<Moment>,
     waiting: BTreeMap<String, (String, Option<Moment>)>,
 }
@@ -86,10 +87,8 @@ impl Progress {
     /// Something happened, about a node or, with an empty `node`, about the run.
     pub fn event(&self, node: &str, text: &str) {
         let line = self.line(node, text);
-        let mut state = self.lock();
-        state.last = Some(self.inner.clock.now());
-        drop(state);
-        super::say(&line);
+        self.lock().last = Some(self.inner.clock.now());
+        self.say(&line);
     }
 
     /// From now on `node` is waited for, at most until `deadline`; the heartbeat says so. Ends with the guard.
@@ -107,7 +106,7 @@ impl Progress {
             let now = clock.now();
             {
                 let mut state = self.lock();
-                let last = *state.last.get_or_insert(self.inner.start);
+                let last = state.last.unwrap_or(self.inner.start);
                 if now.since(last) < HEARTBEAT {
                     continue;
                 }
@@ -115,9 +114,17 @@ impl Progress {
             }
             for Running { node, what, waits_for, left, .. } in self.running() {
                 let left = left.map(|left| format!(", {} left", short(left))).unwrap_or_default();
-                super::say(&self.line(&node, &format!("still {}{left}", waits_for.unwrap_or(what))));
+                self.say(&self.line(&node, &format!("still {}{left}", waits_for.unwrap_or(what))));
             }
         }
+    }
+
+    /// Before the first line of a run it is said which time all the others are counted from.
+    fn say(&self, line: &str) {
+        if !std::mem::replace(&mut self.lock().begun, true) {
+            super::say(&self.line("", &format!("times are counted from {:.0}", self.inner.trace.started())));
+        }
+        super::say(line);
     }
 
     fn line(&self, node: &str, text: &str) -> String {

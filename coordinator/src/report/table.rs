@@ -4,14 +4,19 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use agent::claims::{Answer, Claims};
+use anstream::adapter::strip_str;
 
 use super::columns::columns;
+use super::doctor::wrapped;
 use super::progress::short;
 use crate::plan::{NodeRow, PlanDocument};
 
-/// The plan for people.
+/// Under a row whose last columns have no room beside the others.
+const INDENT: &str = "        ";
+
+/// The plan for people. At a terminal of that many columns a table that is wider has steps and reasons below each row.
 #[must_use]
-pub fn plan(document: &PlanDocument, wide: bool) -> String {
+pub fn plan(document: &PlanDocument, wide: bool, terminal: Option<usize>) -> String {
     let mut text = String::new();
     let header: &[&str] = if wide {
         &["ORDER", "NODE", "ROLE", "TALOS", "ADDRESS", "VERDICT", "ADOPTS BY", "STEPS", "WHY"]
@@ -19,7 +24,13 @@ pub fn plan(document: &PlanDocument, wide: bool) -> String {
         &["ORDER", "NODE", "TALOS", "VERDICT", "STEPS", "WHY"]
     };
     let rows: Vec<Vec<String>> = document.nodes.iter().map(|node| plan_row(node, wide)).collect();
-    text.push_str(&columns(header, &rows));
+    let table = columns(header, &rows);
+    match terminal {
+        Some(room) if strip_str(&table).to_string().lines().any(|line| line.chars().count() > room) => {
+            text.push_str(&stacked(header, &rows, room));
+        }
+        _ => text.push_str(&table),
+    }
     text.push('\n');
     let endpoint = &document.endpoint;
     let goes = |name: &String| document.nodes.iter().any(|node| node.name == *name && node.order.is_some());
@@ -58,6 +69,24 @@ pub fn plan(document: &PlanDocument, wide: bool) -> String {
     let _ = writeln!(text, "{}", summary(document));
     if let Some(words) = document.left_out.words() {
         let _ = writeln!(text, "{words}.");
+    }
+    text
+}
+
+/// All columns but the last two, which stand below each row.
+fn stacked(header: &[&str], rows: &[Vec<String>], room: usize) -> String {
+    let beside = header.len() - 2;
+    let short: Vec<Vec<String>> = rows.iter().map(|row| row[..beside].to_vec()).collect();
+    let table = columns(&header[..beside], &short);
+    let mut lines = table.lines();
+    let mut text = lines.next().map(|head| format!("{head}\n")).unwrap_or_default();
+    for (line, row) in lines.zip(rows) {
+        let _ = writeln!(text, "{line}");
+        for cell in row[beside..].iter().filter(|cell| !cell.is_empty() && *cell != "-") {
+            for line in wrapped(cell, room.saturating_sub(INDENT.len())) {
+                let _ = writeln!(text, "{INDENT}{line}");
+            }
+        }
     }
     text
 }
@@ -175,5 +204,25 @@ fn word(answer: Answer) -> &'static str {
         Answer::True => "yes",
         Answer::False => "no",
         Answer::Unknown => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_there_is_no_room_steps_and_reasons_stand_below() {
+        let rows = vec![
+            vec![
+                "1".to_owned(),
+                "w1".into(),
+                "stage > pull > cordon > drain".into(),
+                "another credential for r".into(),
+            ],
+            vec!["-".to_owned(), "w2".into(), "-".into(), "proved".into()],
+        ];
+        let expected = "ORDER   NODE\n1       w1\n        stage > pull >\n        cordon > drain\n        another\n        credential for r\n-       w2\n        proved\n";
+        assert_eq!(strip_str(&stacked(&["ORDER", "NODE", "STEPS", "WHY"], &rows, 24)).to_string(), expected);
     }
 }
