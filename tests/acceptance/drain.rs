@@ -4,7 +4,7 @@ use lab::kube::authz::rules_of;
 use serde_json::json;
 
 use crate::harness::{Bed, lease_duration, row};
-use crate::scene::{Gate, block_evictions, evictions, requests, two_workers};
+use crate::scene::{block_evictions, evictions, requests, two_workers};
 
 /// A pod that nothing would start again.
 fn put_bare_pod(bed: &Bed, node: &str) {
@@ -62,35 +62,4 @@ async fn d02_a_budget_that_never_allows_anything_is_passed_by_deletion_only_when
     let deleted = bed.lab.log().all().into_iter().filter(|entry| entry.method == "DELETE pods").count();
     assert!(deleted > 0);
     assert_eq!(bed.lab.unexpected(), Vec::<String>::new());
-}
-
-/// The most memory, in KiB, that a run has used when worker-1 is drained and has that many pods of 20 KiB that stay.
-async fn memory_with(pods: usize) -> usize {
-    let bed = two_workers().await;
-    let bulk = "x".repeat(20 << 10);
-    for number in 0..pods {
-        let pod = json!({
-            "metadata": {
-                "name": format!("static-{number}"), "namespace": "default",
-                "annotations": {"kubernetes.io/config.mirror": "x"},
-            },
-            "spec": {"nodeName": "worker-1", "containers": [{"name": "a", "env": [{"name": "BULK", "value": bulk}]}]},
-            "status": {"phase": "Running"},
-        });
-        bed.lab.objects().create(lab::kube::kind::Kind::Pod, pod);
-    }
-    let mut gate = Gate::new(&bed);
-    let run = bed.start(&["-n", "worker-1"]);
-    let _drained = gate.hold_fence(lab::faults::When::Before, "worker-1", Some("claimed")).await;
-    let status = crate::harness::read(format!("/proc/{}/status", run.id().expect("it runs")).as_ref());
-    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()).expect("a peak");
-    peak.parse().expect("a number")
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d09_memory_does_not_grow_with_the_pods_of_a_node() {
-    // A page of 250 is held at once, so more than one are compared. The pods between are 34 MiB of text: kept whole they
-    // were 80 MiB of memory, and as what a drain looks at they are 7 to 16, which the allocator keeps of the pages.
-    let (few, many) = tokio::join!(memory_with(300), memory_with(2_000));
-    assert!(many < few + (32 << 10), "{few} KiB with 300 pods, {many} KiB with 2000");
 }
