@@ -379,8 +379,7 @@ pub fn lesser_role(identity: &Identity) -> Option<String> {
     if identity.has_role(ADMIN) {
         return None;
     }
-    let roles: Vec<_> = identity.roles.iter().map(String::as_str).collect();
-    let roles = if roles.is_empty() { "no role".to_owned() } else { roles.join(", ") };
+    let roles = identity.role_words();
     Some(format!(
         "the Talos identity has {roles}, not {ADMIN}: \"configured\" cannot be looked at and nothing be written"
     ))

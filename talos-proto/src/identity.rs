@@ -151,6 +151,13 @@ impl Identity {
     pub fn has_role(&self, role: &str) -> bool {
         self.roles.contains(role)
     }
+
+    /// Its roles for people: `os:reader`, or `no role`.
+    #[must_use]
+    pub fn role_words(&self) -> String {
+        let roles: Vec<_> = self.roles.iter().map(String::as_str).collect();
+        if roles.is_empty() { "no role".to_owned() } else { roles.join(", ") }
+    }
 }
 
 /// The address that a host is, if it is one; an IPv4-mapped IPv6 address counts as its IPv4 one.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use talos_proto::clock::short;
 
-use agent::credential::{CredentialError, Desired};
+use agent::credential::{CredentialError, Desired, RegistryHost};
 use agent::step::StepPolicy;
 use talos_proto::Talos;
 use talos_proto::channel::{ChannelError, Routing};
@@ -106,10 +106,7 @@ pub enum Cluster {
 /// # Errors
 /// [`ConnectError`] about the credential.
 pub fn credential_only(common: &Common) -> Result<Desired, ConnectError> {
-    let bytes = credential(common.credential_file.as_deref())?.ok_or(ConnectError::NoCredential)?;
-    let desired = Desired::read(&bytes, &common.registry).map_err(ConnectError::Credential)?;
-    actions::mask(&desired);
-    Ok(desired)
+    desired(common.credential_file.as_deref(), &common.registry)?.ok_or(ConnectError::NoCredential)
 }
 
 /// Only Kubernetes, for what needs neither Talos nor a credential.
@@ -304,10 +301,7 @@ impl Given {
     /// # Errors
     /// [`ConnectError`] about the credential.
     pub fn credential(&self) -> Result<Option<Desired>, ConnectError> {
-        let Some(bytes) = credential(self.credential_file.as_deref())? else { return Ok(None) };
-        let desired = Desired::read(&bytes, &self.settings.registries).map_err(ConnectError::Credential)?;
-        actions::mask(&desired);
-        Ok(Some(desired))
+        desired(self.credential_file.as_deref(), &self.settings.registries)
     }
 
     /// A second credential that nobody looks at.
@@ -346,6 +340,14 @@ fn kube_server_list(given: Vec<String>) -> Result<Vec<KubeServer>, ConnectError>
     let read =
         |text: String| text.trim().parse().map_err(|problem| ConnectError::Flag { flag: "kube-server", problem });
     given.into_iter().map(read).collect()
+}
+
+/// The credential, if one was given; masked before anything else is said.
+fn desired(file: Option<&Path>, registries: &[RegistryHost]) -> Result<Option<Desired>, ConnectError> {
+    let Some(bytes) = credential(file)? else { return Ok(None) };
+    let desired = Desired::read(&bytes, registries).map_err(ConnectError::Credential)?;
+    actions::mask(&desired);
+    Ok(Some(desired))
 }
 
 /// The docker config, from the file, from stdin, or from the environment; never from an argument, which every process

@@ -9,7 +9,7 @@ use crate::exit::Exit;
 use crate::hooks;
 use crate::inventory::Known;
 use crate::plan::{document, drains, needs};
-use crate::report::doctor::terminal;
+use crate::report::width::terminal;
 use crate::report::{Format, machine_readable, print, table};
 
 pub(super) async fn plan(args: PlanArgs) -> Exit {

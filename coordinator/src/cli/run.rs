@@ -14,11 +14,11 @@ use crate::exit::Exit;
 use crate::inventory::Inventory;
 use crate::plan::document;
 use crate::report::actions::Actions;
-use crate::report::doctor::terminal;
 use crate::report::live::{self, Live};
 use crate::report::progress::Progress;
 use crate::report::report_file::{Due, ReportFile};
 use crate::report::run_report::{self, broken_off};
+use crate::report::width::terminal;
 use crate::report::{self, machine_readable, table};
 use crate::rollout::{Confirm, Ended, Rollout, RunDocument};
 use crate::settings::Settings;
@@ -86,11 +86,10 @@ pub(super) async fn run(args: RunArgs) -> Exit {
         let left = ended.document.left.entry(String::new()).or_default();
         *left = if left.is_empty() { problem } else { format!("{left}; {problem}") };
     }
-    let facts = run_report::document(&trace, &servers.outages(), &ended);
-    let document = ended.document;
-    report::print(&machine_readable(&document, format).unwrap_or_else(|| summary(&document)));
+    let document = &ended.document;
+    report::print(&machine_readable(document, format).unwrap_or_else(|| summary(document)));
     // The work is done: that its outputs are missing is a failure for the steps that read them.
-    match actions.map(|actions| actions.end(&document, &facts)) {
+    match actions.map(|actions| actions.end(document, &run_report::document(&trace, &servers.outages(), &ended))) {
         Some(Err(problem)) => {
             report::say(&format!("error: {problem}"));
             exit.worse(Exit::Failed)

@@ -54,8 +54,7 @@ const ANEW: &str = "with another os:admin talosconfig: talosctl config new NEW_F
 
 fn roles(identity: &Identity, context: &Context, now: Timestamp) -> Vec<Check> {
     const NAME: &str = "talos identity";
-    let roles: Vec<_> = identity.roles.iter().map(String::as_str).collect();
-    let roles = if roles.is_empty() { "no role".to_owned() } else { roles.join(", ") };
+    let roles = identity.role_words();
     let (health, until) = validity(Some(identity.not_before), identity.not_after, now);
     let renew = |file: &str| format!("talosctl --talosconfig {file} config new --roles {ADMIN} NEW_FILE");
     if identity.has_role(ADMIN) {

@@ -23,8 +23,7 @@ pub async fn look(context: &Context, snapshot: &Snapshot, clock: &Clock, documen
     let (rights, registry, gates) =
         futures::join!(rights(context), registry(context, clock, document), gates(context, snapshot, document));
     let role = (!context.is_admin()).then(|| {
-        let roles: Vec<_> = context.identity.roles.iter().map(String::as_str).collect();
-        let has = if roles.is_empty() { "no role".to_owned() } else { roles.join(", ") };
+        let has = context.identity.role_words();
         format!(
             "the Talos role {ADMIN}: the talosconfig's identity has {has}; take a talosconfig whose certificate has it"
         )

@@ -20,25 +20,16 @@ use crate::rollout::RunDocument;
 pub struct Actions {
     /// Ends the pause in which no command is obeyed.
     resume: String,
-    /// `GITHUB_OUTPUT`.
-    output: Option<PathBuf>,
-    /// `GITHUB_STEP_SUMMARY`.
-    summary: Option<PathBuf>,
 }
 
 impl Actions {
     /// Inside of GitHub Actions: opens a group, and has no command obeyed from then on that others print.
     #[must_use]
     pub fn begin() -> Option<Self> {
-        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         if !are_here() {
             return None;
         }
-        let actions = Self {
-            resume: Uuid::new_v4().simple().to_string(),
-            output: variable("GITHUB_OUTPUT").map(PathBuf::from),
-            summary: variable("GITHUB_STEP_SUMMARY").map(PathBuf::from),
-        };
+        let actions = Self { resume: Uuid::new_v4().simple().to_string() };
         super::say("::group::talos-ghcr run");
         super::say(&format!("::stop-commands::{}", actions.resume));
         Some(actions)
@@ -54,17 +45,25 @@ impl Actions {
         if let Some(text) = failure(document) {
             super::say(&format!("::error title=talos-ghcr run::{}", value(&text)));
         }
-        let append = |file: Option<PathBuf>, name: &str, text: String| {
-            let Some(file) = file else { return Ok(()) };
-            let opened = std::fs::OpenOptions::new().append(true).create(true).open(&file);
-            opened
-                .and_then(|mut opened| opened.write_all(text.as_bytes()))
-                .map_err(|error| format!("{name} ({}) cannot be written: {error}", file.display()))
-        };
-        let outputs = outputs(document, &format!("ghadelimiter_{}", Uuid::new_v4()));
-        append(self.output, "GITHUB_OUTPUT", outputs)?;
-        append(self.summary, "GITHUB_STEP_SUMMARY", summary(document, report))
+        append("GITHUB_OUTPUT", &outputs(document, &delimiter()))?;
+        append("GITHUB_STEP_SUMMARY", &summary(document, report))
     }
+}
+
+/// Adds to the file that this variable names; where it names none, nobody reads it.
+fn append(variable: &str, text: &str) -> Result<(), String> {
+    let Some(file) = std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from) else {
+        return Ok(());
+    };
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(&file);
+    opened
+        .and_then(|mut opened| opened.write_all(text.as_bytes()))
+        .map_err(|error| format!("{variable} ({}) cannot be written: {error}", file.display()))
+}
+
+/// That no value can hold.
+fn delimiter() -> String {
+    format!("ghadelimiter_{}", Uuid::new_v4())
 }
 
 /// Whether we are a step of a workflow.
@@ -78,17 +77,12 @@ pub fn never_began(error: &str) {
     if !are_here() {
         return;
     }
-    let append = |variable: &str, text: String| {
-        let Some(file) = std::env::var_os(variable).filter(|value| !value.is_empty()) else { return };
-        // The run has failed already.
-        if let Ok(mut opened) = std::fs::OpenOptions::new().append(true).create(true).open(file) {
-            let _ = opened.write_all(text.as_bytes());
-        }
-    };
     let nothing = [("changed", "false"), ("rebooted", ""), ("unproved", ""), ("revision", "")];
-    let delimiter = format!("ghadelimiter_{}", Uuid::new_v4());
-    append("GITHUB_OUTPUT", lines(&nothing.map(|(name, value)| (name, value.to_owned())), &delimiter));
-    append("GITHUB_STEP_SUMMARY", format!("### talos-ghcr run: failed before it began\n\n{}\n", cell(error)));
+    let outputs = lines(&nothing.map(|(name, value)| (name, value.to_owned())), &delimiter());
+    let summary = format!("### talos-ghcr run: failed before it began\n\n{}\n", cell(error));
+    // The run has failed already.
+    let _ = append("GITHUB_OUTPUT", &outputs);
+    let _ = append("GITHUB_STEP_SUMMARY", &summary);
 }
 
 /// Inside of GitHub Actions: masks every secret, as soon as it is known and before anything else is said.

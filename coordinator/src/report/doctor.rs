@@ -1,12 +1,10 @@
 //! The checks for people: a line each, and under it what to do.
 
 use std::fmt::Write as _;
-use std::os::fd::AsFd;
-
-use rustix::termios::tcgetwinsize;
 
 use super::fences::escaped;
 use super::style::{self, styled};
+use super::width::{terminal, wrapped};
 use crate::doctor::{Check, DoctorDocument, Health};
 
 /// Where no terminal says how wide it is.
@@ -18,13 +16,6 @@ const NARROWEST: usize = 40;
 #[must_use]
 pub fn width() -> usize {
     terminal(std::io::stdout()).unwrap_or(WIDTH)
-}
-
-/// The columns of a terminal; `None` for what is none.
-#[must_use]
-pub fn terminal(stream: impl AsFd) -> Option<usize> {
-    let columns = tcgetwinsize(stream).ok().map(|size| usize::from(size.ws_col));
-    columns.filter(|columns| *columns > 0)
 }
 
 /// The document for people, wrapped to that many columns. What is there to be pasted is never wrapped.
@@ -84,24 +75,6 @@ fn then(health: Health, registry_only: bool) -> &'static str {
     }
 }
 
-/// Breaks at spaces; a word that is longer than the line stays whole, for it may be copied.
-pub(super) fn wrapped(text: &str, room: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last().map_or(0, |line| line.chars().count());
-        if line > 0 && line + 1 + word.chars().count() > room {
-            lines.push(String::new());
-        }
-        if let Some(line) = lines.last_mut() {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use anstream::adapter::strip_str;
@@ -140,11 +113,5 @@ A run would fail. Mend what is marked FAULT, then type the same command again.
                 .ends_with("1 ok, 0 warnings, 0 faults.\nAll is well. Next, with the same flags: talos-ghcr plan\n")
         );
         assert!(text(&fine, true, 80).ends_with("talos-ghcr doctor\n"));
-    }
-
-    #[test]
-    fn a_long_word_stays_whole() {
-        assert_eq!(wrapped("a bb ccccccccccc d", 6), ["a bb", "ccccccccccc", "d"]);
-        assert_eq!(wrapped("", 6), [""]);
     }
 }

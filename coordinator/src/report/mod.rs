@@ -17,6 +17,7 @@ pub mod report_file;
 pub mod run_report;
 pub mod style;
 pub mod table;
+pub mod width;
 
 /// How a document is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

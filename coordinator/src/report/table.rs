@@ -7,8 +7,8 @@ use agent::claims::{Answer, Claims};
 use anstream::adapter::strip_str;
 
 use super::columns::columns;
-use super::doctor::wrapped;
 use super::progress::short;
+use super::width::wrapped;
 use crate::plan::{NodeRow, PlanDocument};
 
 /// Under a row whose last columns have no room beside the others.

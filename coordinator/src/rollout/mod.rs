@@ -220,8 +220,7 @@ impl Rollout {
     async fn rounds(&mut self) {
         // Said before anything is asked: with less, "configured" is not known and nothing can be written.
         if !self.env.context.is_admin() {
-            let roles: Vec<_> = self.env.context.identity.roles.iter().map(String::as_str).collect();
-            let roles = if roles.is_empty() { "no role".to_owned() } else { roles.join(", ") };
+            let roles = self.env.context.identity.role_words();
             let reason = format!(
                 "run needs the Talos role os:admin to read and write machine configs; this identity has {roles} (plan and verify say what they can)"
             );
